@@ -1,0 +1,1 @@
+"""rota: the collective-communication stack of AWS Trainium's runtime, open."""

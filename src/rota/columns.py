@@ -1,0 +1,66 @@
+"""Columns: many things of one kind as equally long, read-only arrays; lists of varying length as CSR."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bool: TypeAlias = NDArray[np.bool_]
+U8: TypeAlias = NDArray[np.uint8]
+U16: TypeAlias = NDArray[np.uint16]
+U32: TypeAlias = NDArray[np.uint32]
+U64: TypeAlias = NDArray[np.uint64]
+I32: TypeAlias = NDArray[np.int32]
+I64: TypeAlias = NDArray[np.int64]
+Array: TypeAlias = NDArray[Any]
+
+
+def freeze(array: Array) -> None:
+    """Make an array read-only, views of it included."""
+    array.flags.writeable = False
+
+
+def freeze_columns(table: Any) -> None:
+    """Check that all array fields of a dataclass are one-dimensional and equally long, and make them read-only."""
+    columns = {f.name: getattr(table, f.name) for f in dataclasses.fields(table)}
+    lengths = {name: column.shape for name, column in columns.items()}
+    if len(set(lengths.values())) > 1 or any(len(shape) != 1 for shape in lengths.values()):
+        raise ValueError(f"columns of {type(table).__name__} differ in length: {lengths}")
+    for column in columns.values():
+        freeze(column)
+
+
+def pointers(counts: Array) -> I64:
+    """Return the CSR pointers of lists with these lengths: one longer than `counts`, starting at 0."""
+    out = np.zeros(counts.size + 1, np.int64)
+    np.cumsum(counts, out=out[1:])
+    return out
+
+
+def ranges(starts: Array, counts: Array) -> I64:
+    """Return the concatenation of `arange(start, start + count)` over all pairs."""
+    counts = np.asarray(counts, np.int64)
+    first = pointers(counts)
+    out: I64 = np.arange(first[-1], dtype=np.int64)
+    return out + np.repeat(np.asarray(starts, np.int64) - first[:-1], counts)
+
+
+def owners(indptr: Array) -> I64:
+    """Return, for each element of a CSR list, the row that owns it."""
+    return np.repeat(np.arange(indptr.size - 1, dtype=np.int64), np.diff(indptr))
+
+
+def running_count(keys: Array) -> I64:
+    """Return, for each element, how many earlier elements have the same key."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    position = np.arange(keys.size, dtype=np.int64)
+    fresh = np.ones(keys.size, np.bool_)
+    fresh[1:] = ordered[1:] != ordered[:-1]
+    start = np.maximum.accumulate(np.where(fresh, position, 0))
+    out = np.empty(keys.size, np.int64)
+    out[order] = position - start
+    return out

@@ -1,0 +1,81 @@
+"""Cutting a buffer into chunk groups, channel windows, rank chunks and halves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rota.columns import I64, freeze
+from rota.facts import CONVENTION, HIGH, Source
+from rota.isa.enums import EncOp
+from rota.select.settings import RING_CHUNK
+
+GRANULE: Final = 32
+"""Halves of a chunk are cut at multiples of this many bytes. Source: device-model §3, convention."""
+CHUNK_SOURCE: Final = Source("select", "8, ring chunk and chunk groups", HIGH)
+GRANULE_SOURCE: Final = Source("device-model", "3, fold split", CONVENTION)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """Where each piece lies in the whole buffer; both arrays have shape (chunk groups, channels, chunks, halves).
+
+    Chunk k belongs to member k of the group. A piece past the end of the data has size 0.
+    """
+
+    offset: I64
+    size: I64
+
+    def __post_init__(self) -> None:
+        freeze(self.offset)
+        freeze(self.size)
+
+    @property
+    def groups(self) -> int:
+        """Chunk groups: passes over the buffer."""
+        return int(self.size.shape[0])
+
+    @property
+    def halves(self) -> int:
+        """Pieces of a chunk."""
+        return int(self.size.shape[3])
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest piece: what a ring slot must hold."""
+        return int(self.size.max())
+
+
+def cut(kind: EncOp, size: int, *, ranks: int, channels: int, halves: int = 2, chunk: int = RING_CHUNK) -> Cut:
+    """Cut the whole buffer of a collective for a ring.
+
+    An all-reduce gives each (chunk group, channel) a window of `ranks` chunks. The shards of an all-gather or
+    reduce-scatter are one rank's contiguous bytes, so there each shard is cut into chunk groups and channels.
+    All groups but the last have full chunks; the last shares the rest, rounded up to whole granules for every half.
+
+    Args:
+        size: bytes of the whole buffer, B.
+        chunk: most bytes of one rank's chunk in one channel and group.
+
+    Source:
+        select §8; compose §6.1; the granule is device-model §3.
+    """
+    shards = ranks if kind is not EncOp.ALLREDUCE else 1
+    units = channels if kind is not EncOp.ALLREDUCE else channels * ranks
+    total = size // shards
+    groups = max(1, -(-total // (units * chunk)))
+    base = np.arange(groups, dtype=np.int64) * units * chunk
+    length = np.full(groups, chunk, np.int64)
+    rest = -(-(total - int(base[-1])) // units)
+    length[-1] = min(chunk, -(-rest // (halves * GRANULE)) * halves * GRANULE)
+    shape = (groups, channels, ranks, halves)
+    channel = np.arange(channels)[:, None, None]
+    member = np.arange(ranks)[None, :, None]
+    unit = channel + 0 * member if shards > 1 else channel * ranks + member
+    half = length[:, None, None, None] // halves
+    start = base[:, None, None, None] + unit * length[:, None, None, None] + np.arange(halves) * half
+    start = np.broadcast_to(start, shape)
+    shard = member * total if shards > 1 else np.zeros_like(member)
+    return Cut(offset=np.minimum(start, total) + shard, size=np.clip(total - start, 0, np.broadcast_to(half, shape)))

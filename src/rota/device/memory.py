@@ -1,0 +1,44 @@
+"""The state of all ranks: one arena of bytes, one array of semaphores."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rota.columns import I64, U8
+from rota.device.world import World
+from rota.isa.image import BufferUse, Section
+from rota.isa.semaphores import SEMAPHORES
+
+
+class Memory:
+    """Bytes and semaphores of a world, at the values the images give them."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.bytes: U8 = np.zeros(int(world.memory_base[-1]), np.uint8)
+        self.semaphores: I64 = np.zeros(world.semaphores, np.int64)
+        for i, image in enumerate(world.images):
+            base = int(world.memory_base[i])
+            for (kind, index), part in image.parts.items():
+                if kind is Section.MEM:
+                    self.bytes[base + index : base + index + len(part.data)] = np.frombuffer(part.data, np.uint8)
+            for preset in image.presets:
+                self.semaphores[(i * world.sps + preset.sp) * SEMAPHORES + preset.identity] = preset.value
+        self.start: I64 = self.semaphores.copy()
+
+    def fill(self, inputs: U8) -> None:
+        """Put each rank's input where its image wants it."""
+        for rank, start, size in self._spans(BufferUse.INPUT):
+            self.bytes[start : start + size] = inputs[rank]
+
+    def read(self, use: BufferUse) -> U8:
+        """Return the bytes of a buffer of every rank, shape (ranks, bytes)."""
+        return np.stack([self.bytes[start : start + size] for _, start, size in self._spans(use)])
+
+    def _spans(self, use: BufferUse) -> list[tuple[int, int, int]]:
+        return [
+            (i, int(self.world.memory_base[i]) + buffer.offset, buffer.size)
+            for i, image in enumerate(self.world.images)
+            for buffer in image.buffers
+            if use in buffer.use
+        ]

@@ -1,0 +1,171 @@
+"""All loaded ranks as one world: whose memory, whose semaphore an address means, as an index into flat arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rota.columns import I64, Array, Bool, pointers
+from rota.device.load import Image
+from rota.errors import DecodeError, UsageError
+from rota.isa import arch as isa
+from rota.isa.arch import Arch
+from rota.isa.semaphores import BLOCK_SIZE, SEMAPHORES, STRIDE, Window
+
+_ALIGN: Final = 64
+_MAX_ARENA: Final = 1 << 35
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class World:
+    """The loaded ranks, in the order of their images.
+
+    Attributes:
+        index: image of each (chip, lane), -1 where none is loaded.
+        memory_base: where each image's memory starts in the flat arena; one longer than the images.
+        buffer_start, buffer_end: all declared buffers in the flat arena, ascending.
+    """
+
+    arch: Arch
+    lnc: int
+    sps: int
+    images: tuple[Image, ...]
+    index: I64
+    memory_base: I64
+    memory_size: I64
+    buffer_start: I64
+    buffer_end: I64
+
+    @property
+    def semaphores(self) -> int:
+        """Semaphores of all ranks together."""
+        return len(self.images) * self.sps * SEMAPHORES
+
+    def semaphore_name(self, flat: int) -> str:
+        """Return how messages call a semaphore."""
+        image, rest = divmod(flat, self.sps * SEMAPHORES)
+        sp, identity = divmod(rest, SEMAPHORES)
+        return f"semaphore {identity} of TOP_SP {sp} of rank {self.images[image].rank}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """What addresses mean; one entry each."""
+
+    memory: Bool  # HBM, else a semaphore register
+    image: I64
+    offset: I64  # bytes in the rank's memory, or in its stream processors' blocks (sp x BLOCK_SIZE + register)
+
+
+def build_world(images: Sequence[Image]) -> World:
+    """Put the ranks of one operation together.
+
+    Raises:
+        DecodeError: the images do not belong together.
+        UsageError: their memories are too large to model.
+    """
+    if not images:
+        raise UsageError("no images to load")
+    first = images[0]
+    lanes = first.arch.cores // first.lnc
+    index = np.full((isa.MAX_CHIPS, lanes), -1, np.int64)
+    for i, image in enumerate(images):
+        same = (image.arch, image.lnc, image.ranks, image.folds) == (first.arch, first.lnc, first.ranks, first.folds)
+        if not same or image.rank != i:
+            raise DecodeError(
+                f"image {i}",
+                offset=0,
+                expected=f"rank {i} of {first.ranks} on the same machine",
+                got=f"rank {image.rank} of {image.ranks}",
+            )
+        if index[image.chip, image.lane] >= 0:
+            raise DecodeError(
+                f"image {i}",
+                offset=0,
+                expected="a chip and lane of its own",
+                got=f"chip {image.chip} lane {image.lane} twice",
+            )
+        index[image.chip, image.lane] = i
+    if len(images) != first.ranks:
+        raise DecodeError("images", offset=0, expected=f"{first.ranks} of them", got=str(len(images)))
+    size = np.array([image.memory_size for image in images], np.int64)
+    base = pointers(-(-size // _ALIGN) * _ALIGN)
+    if base[-1] > _MAX_ARENA:
+        raise UsageError(
+            f"the ranks' memories take {int(base[-1]) >> 30} GiB, more than this model holds; use a smaller size"
+        )
+    starts = [base[i] + b.offset for i, image in enumerate(images) for b in image.buffers]
+    ends = [base[i] + b.offset + b.size for i, image in enumerate(images) for b in image.buffers]
+    return World(
+        arch=first.arch,
+        lnc=first.lnc,
+        sps=first.lnc * first.arch.sps_per_core,
+        images=tuple(images),
+        index=index,
+        memory_base=base,
+        memory_size=size,
+        buffer_start=np.array(starts, np.int64),
+        buffer_end=np.array(ends, np.int64),
+    )
+
+
+def resolve(world: World, image: int, addresses: Array, offsets: I64, what: str) -> Places:
+    """Return what the addresses in a rank's descriptors or records mean.
+
+    Args:
+        addresses: uint64.
+        offsets: where each stands in the file, for messages.
+
+    Raises:
+        DecodeError: an address has a spelling or a region that does not exist, or names a rank that is not loaded.
+    """
+    arch, own = world.arch, world.images[image].chip
+    address = addresses.astype(np.int64)
+    valid = (address >> isa.CHIP_VALID_BIT & 1).astype(np.bool_)
+    field = address >> isa.CHIP_SHIFT & (isa.MAX_CHIPS - 1)
+    odd = (address >> (isa.CHIP_VALID_BIT + 1) != 0) | np.where(valid, field == own, field != 0)
+    refuse(odd, offsets, what, "routing bits zero, or valid and of another chip", addresses)
+    chip = np.where(valid, field, own)
+    die, local = address >> isa.DIE_BIT & 1, address & isa.LOCAL_MASK
+    in_memory, core, byte = _window(local, die, arch.hbm, arch.hbm_shift, arch.cores_per_die, arch.cores)
+    in_block, sp, register = _window(local, die, arch.topsp, arch.topsp_shift, arch.sps_per_die, arch.sps)
+    in_block &= register < BLOCK_SIZE
+    refuse(~(in_memory | in_block), offsets, what, "an address in HBM or in a semaphore block", addresses)
+    lane = np.where(in_memory, core // world.lnc, sp // world.sps)
+    found = world.index[chip, lane]
+    refuse(found < 0, offsets, what, "a rank of this operation", addresses)
+    byte = byte + (core % world.lnc << arch.hbm_shift)
+    return Places(in_memory, found, np.where(in_memory, byte, sp % world.sps * BLOCK_SIZE + register))
+
+
+def semaphore_index(world: World, places: Places, window: Window, offsets: I64, what: str) -> I64:
+    """Return the flat indices of semaphores, which must be addressed in the given window."""
+    sp, register = places.offset // BLOCK_SIZE, places.offset % BLOCK_SIZE
+    identity, odd = np.divmod(register - window, STRIDE)
+    refuse(
+        places.memory | (odd != 0) | (identity < 0) | (identity >= SEMAPHORES),
+        offsets,
+        what,
+        f"a register of the {window.name} window",
+        register,
+    )
+    flat: I64 = (places.image * world.sps + sp) * SEMAPHORES + identity
+    return flat
+
+
+def refuse(bad: Bool, offsets: I64, what: str, expected: str, values: Array) -> None:
+    """Raise DecodeError for the first entry that is bad, if there is one."""
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise DecodeError(what, offset=int(offsets[at]), expected=expected, got=hex(int(values[at])))
+
+
+def _window(local: I64, die: I64, base: int, shift: int, per_die: int, count: int) -> tuple[Bool, I64, I64]:
+    """Return whether an address lies in a row of windows, in which one, and how far into it."""
+    distance = local - base
+    index = die * per_die + (distance >> shift)
+    inside = (distance >= 0) & (distance < per_die << shift) & (index < count)
+    return inside, np.where(inside, index, 0), distance & ((1 << shift) - 1)

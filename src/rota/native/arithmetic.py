@@ -1,0 +1,113 @@
+"""The accelerator's element arithmetic in numpy, and moving many pieces of one memory at once.
+
+Inputs widen to float32, sources fold in list order, one rounding (nearest, ties to even) at the write. MIN and MAX
+propagate NaN and hold -0 < +0; overflow goes to infinity; subnormals are kept. Integers take the same way and round to
+the nearest integer, saturating. This is the slow, clear form; anything faster must give the same bits.
+Source: design §2 (2), conventions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rota.columns import I64, U8, Array
+
+F32 = NDArray[np.float32]
+_GATHER_BELOW: Final = 4096  # bytes of a piece; above it a loop over slices moves faster than an index gather
+_WORDS: Final = (np.uint64, np.uint32, np.uint16, np.uint8)
+
+
+class Combine(Enum):
+    """How the sources of a move become one value."""
+
+    COPY = "copy"
+    ADD = "add"
+    MAX = "max"
+    MIN = "min"
+
+
+def fold(how: Combine, sources: Sequence[Array]) -> Array:
+    """Return the sources combined in list order, in their dtype, rounded once.
+
+    Args:
+        sources: arrays of one shape and one dtype, at least one.
+    """
+    if how is Combine.COPY:
+        return sources[0]
+    dtype = sources[0].dtype
+    with np.errstate(all="ignore"):
+        total = sources[0].astype(np.float32)
+        for source in sources[1:]:
+            total = _pair(how, total, source.astype(np.float32))
+        return _narrow(total, dtype)
+
+
+def _pair(how: Combine, left: F32, right: F32) -> F32:
+    if how is Combine.ADD:
+        return left + right
+    zero = (left == 0) & (right == 0)
+    if how is Combine.MAX:
+        return np.where(zero, left + right, np.maximum(left, right))
+    return np.where(zero, -(-left - right), np.minimum(left, right))
+
+
+def _narrow(value: F32, dtype: np.dtype[Any]) -> Array:
+    if dtype.kind not in "iu":
+        return value.astype(dtype)
+    limits = np.iinfo(dtype)
+    whole = np.rint(np.nan_to_num(value, nan=0.0, posinf=np.inf, neginf=-np.inf)).astype(np.float64)
+    inside = np.clip(whole, float(limits.min), float(limits.max))
+    top = inside >= float(limits.max)
+    return np.where(top, limits.max, np.where(top, 0, inside).astype(dtype)).astype(dtype)
+
+
+def move_pieces(
+    memory: U8,
+    targets: I64,
+    sources: I64,
+    size: int,
+    *,
+    how: Combine = Combine.COPY,
+    dtype: np.dtype[Any] | None = None,
+) -> None:
+    """Move n pieces of one memory, each `size` bytes, all reads before all writes.
+
+    Args:
+        memory: bytes, one dimension.
+        targets: shape (n, t): the value of piece i is written to each of its t targets.
+        sources: shape (n, k): the k sources of piece i, in fold order.
+        dtype: the elements; needed when the pieces are combined.
+    """
+    if size < _GATHER_BELOW:
+        _gather(memory, targets, sources, size, how, dtype)
+        return
+    for piece_targets, piece_sources in zip(targets.tolist(), sources.tolist(), strict=True):
+        parts = [memory[at : at + size] for at in piece_sources]
+        value = (
+            parts[0]
+            if how is Combine.COPY
+            else fold(how, [part.view(dtype or np.uint8) for part in parts]).view(np.uint8)
+        )
+        for at in piece_targets:
+            memory[at : at + size] = value
+
+
+def _gather(memory: U8, targets: I64, sources: I64, size: int, how: Combine, dtype: np.dtype[Any] | None) -> None:
+    word = _widest_word(targets, sources, size, memory.size)
+    width = np.dtype(word).itemsize
+    view = memory[: memory.size // width * width].view(word)
+    step = np.arange(size // width)
+    parts = [view[(column // width)[:, None] + step] for column in sources.T]
+    value = parts[0] if how is Combine.COPY else fold(how, [part.view(dtype or word) for part in parts]).view(word)
+    for column in targets.T:
+        view[(column // width)[:, None] + step] = value
+
+
+def _widest_word(targets: I64, sources: I64, size: int, end: int) -> type[Any]:
+    bits = int(np.bitwise_or.reduce(targets, axis=None) | np.bitwise_or.reduce(sources, axis=None)) | size
+    return next(word for word in _WORDS if bits % np.dtype(word).itemsize == 0 and end >= np.dtype(word).itemsize)
