@@ -162,9 +162,19 @@ def _run(arguments: argparse.Namespace) -> int:
             [f"# rota run {arguments.source}: {platform.name} {where}of {platform.ranks} ranks, seed {arguments.seed}"]
         )
         _print(table(rows))
+    _say_substitutions(rows)
     if all(row.refused for row in rows):
         return USAGE
     return OK if all(row.good for row in rows) else WRONG
+
+
+def _say_substitutions(rows: Sequence[Row]) -> None:
+    """Say in one line which algorithms the runtime takes that another was composed for."""
+    other = [row for row in rows if row.selected != row.algorithm]
+    if other:
+        names = sorted({str(row.selected) for row in other})
+        counted = ", ".join(f"{name} ({sum(row.selected == name for row in other)} rows)" for name in names)
+        _talk(f"the runtime takes {counted}; this version composes {other[0].algorithm} instead")
 
 
 def _run_job(job: Job, platform: Platform, seed: int, single: bool) -> Iterator[Row]:
@@ -191,10 +201,7 @@ def _run_job(job: Job, platform: Platform, seed: int, single: bool) -> Iterator[
         for outcome in outcomes:
             for warning in outcome.warnings:
                 _talk(f"{_place(job)}warning: {warning}")
-        row = row_of(job, request, outcomes)
-        if row.selected != row.algorithm:
-            _talk(f"{_place(job)}the runtime takes {row.selected}; this version composes {row.algorithm} for it")
-        yield row
+        yield row_of(job, request, outcomes)
 
 
 def _explain(arguments: argparse.Namespace) -> int:

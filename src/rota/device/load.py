@@ -1,19 +1,22 @@
-"""Reading one rank's image: container, digest, section table, identity and buffers.
+"""Reading one rank's image: container, digest, section table, identity, buffers and presets.
 
-What descriptors and programs mean is `dma` and `program`.
+What descriptors and programs mean is `dma` and `program`; what images say about each other is `world` and `checks`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from rota.errors import DecodeError, UsageError
 from rota.isa import arch as isa
 from rota.isa.arch import Arch, arch_of_id
+from rota.isa.config import CONFIGURATIONS
+from rota.isa.descriptors import DESCRIPTOR_SIZE
 from rota.isa.image import (
     ALIGNMENT,
     BUFFER,
@@ -25,20 +28,26 @@ from rota.isa.image import (
     META,
     PRESET,
     SECTION,
+    SLOTS_PER_SP,
     BufferUse,
     Section,
 )
+from rota.isa.semaphores import FIRST_FREE, LAST_FREE, MAX_VALUE
+from rota.isa.spad import ENTRY_SIZE, SLOT_REGION_SIZE, SLOTS
 
 _NAME_FIELD: Final = 32
+_FEED_WORD: Final = 4
 _MAX_RANKS: Final = 512  # 64 chips of 8: what an address can reach
+_LARGEST: Final = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One section: where it starts in the file, and its bytes."""
+    """One section: where it starts in the file, its bytes, and where its row of the table is."""
 
     offset: int
     data: memoryview
+    entry: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +71,10 @@ class Preset:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One rank's image, its container checked."""
+    """One rank's image, its container checked: every section is one of those an image has, and of a size it can have.
+
+    Whether the sections fit each other, and those of the other ranks, is not yet known.
+    """
 
     arch: Arch
     rank: int
@@ -88,9 +100,19 @@ class Image:
         part = self.parts.get((kind, index))
         if part is None:
             raise DecodeError(
-                f"image of rank {self.rank}", offset=HEADER.size, expected=f"a section {kind.name} {index}", got="none"
+                "section table", offset=HEADER.size, expected=f"a section {kind.name} {index}", got="none"
             )
         return part
+
+
+@contextmanager
+def of_rank(rank: int) -> Iterator[None]:
+    """Say in errors raised inside whose image is meant; offsets are in that file."""
+    try:
+        yield
+    except DecodeError as error:
+        what = f"image of rank {rank}: {error.what}"
+        raise DecodeError(what, offset=error.offset, expected=error.expected, got=error.got) from None
 
 
 def load_image(data: bytes, *, digests: bool = True) -> Image:
@@ -108,7 +130,7 @@ def load_image(data: bytes, *, digests: bool = True) -> Image:
         raise DecodeError("image", offset=HEADER.size, expected=f"one META section of {META.size} bytes", got="none")
     meta = META.decode(meta_part.data)
     arch = _check_meta(meta, meta_part.offset)
-    buffers = _buffers(parts.get((Section.BUFFERS, 0)), meta["memory_size"])
+    _check_parts(parts, arch, meta)
     return Image(
         arch=arch,
         rank=meta["rank"],
@@ -121,7 +143,7 @@ def load_image(data: bytes, *, digests: bool = True) -> Image:
         operations=meta["operations"],
         ring_size=meta["ring_size"],
         memory_size=meta["memory_size"],
-        buffers=buffers,
+        buffers=_buffers(parts[Section.BUFFERS, 0], meta["memory_size"]),
         presets=_presets(parts.get((Section.SEMA, 0)), meta["stream_processors"]),
         parts=parts,
     )
@@ -152,12 +174,15 @@ def _sections(data: bytes, *, digests: bool) -> dict[tuple[Section, int], Part]:
             raise DecodeError("image section", offset=at, expected="a known kind, in ascending order", got=f"{key}")
         if start != aligned or start + size > end or any(data[position:start]):
             raise DecodeError(
-                "image section", offset=at, expected=f"bytes from {aligned} to at most {end}", got=f"{start}+{size}"
+                "image section",
+                offset=at,
+                expected=f"bytes from {aligned} to at most {end}, behind zeros",
+                got=f"{start}+{size}",
             )
         part = memoryview(data)[start : start + size]
         if digests and zlib.crc32(part) != entry["crc32"]:
             raise DecodeError("image section", offset=start, expected=f"CRC-32 {entry['crc32']:08x}", got="another")
-        parts[(Section(entry["kind"]), entry["index"])] = Part(start, part)
+        parts[(Section(entry["kind"]), entry["index"])] = Part(start, part, at)
         position, last = start + size, key
     if position != end:
         raise DecodeError(
@@ -176,6 +201,7 @@ def _check_meta(meta: Mapping[str, int], offset: int) -> Arch:
         raise DecodeError("image META", offset=offset, expected="a known architecture", got=str(error)) from None
     ring = meta["ring_size"]
     lanes = arch.cores // max(meta["lnc"], 1)
+    window = min(meta["lnc"] << arch.hbm_shift, MAX_MEMORY)
     laws = (
         ("ranks", 1 <= meta["ranks"] <= _MAX_RANKS, f"1 to {_MAX_RANKS}"),
         ("rank", meta["rank"] < meta["ranks"], f"below {meta['ranks']}"),
@@ -186,7 +212,7 @@ def _check_meta(meta: Mapping[str, int], offset: int) -> Arch:
         ("folds", 1 <= meta["folds"] <= isa.ENGINES, f"1 to {isa.ENGINES}"),
         ("operations", meta["operations"] == 1, "1 in this version"),
         ("ring_size", 32 <= ring <= 1 << 24 and ring & (ring - 1) == 0, "a power of two from 32 to 2^24"),
-        ("memory_size", isa.FIRST_BUFFER <= meta["memory_size"] <= MAX_MEMORY, f"{isa.FIRST_BUFFER} to {MAX_MEMORY}"),
+        ("memory_size", isa.FIRST_BUFFER <= meta["memory_size"] <= window, f"{isa.FIRST_BUFFER} to {window}"),
         ("reserved", meta["reserved"] == 0, "0"),
     )
     for name, holds, expected in laws:
@@ -195,11 +221,47 @@ def _check_meta(meta: Mapping[str, int], offset: int) -> Arch:
     return arch
 
 
-def _buffers(part: Part | None, memory_size: int) -> tuple[DeclaredBuffer, ...]:
-    if part is None or len(part.data) % BUFFER.size or not len(part.data):
-        raise DecodeError(
-            "image", offset=HEADER.size, expected="a section of declared buffers", got="none, or a part of one"
-        )
+def _check_parts(parts: Mapping[tuple[Section, int], Part], arch: Arch, meta: Mapping[str, int]) -> None:
+    """Only sections an image of this machine can have, of whole records, and every one it must have."""
+    sps = range(meta["stream_processors"])
+    slots = {sp * SLOTS_PER_SP + slot for sp in sps for slot in range(SLOTS)}
+    queues = range(isa.ENGINES * isa.QUEUES)
+    control, conf = ENTRY_SIZE * meta["operations"], CONFIGURATIONS[arch.name].size
+    feeds = isa.FEED_WORD_COUNT * _FEED_WORD
+    shapes: Mapping[Section, tuple[range | set[int], int, int, int]] = {
+        # kind             indices            record           least            most
+        Section.META:    ({0},                META.size,       META.size,       META.size),
+        Section.CTRL:    (sps,                ENTRY_SIZE,      control,         control),
+        Section.SLOT:    (slots,              ENTRY_SIZE,      ENTRY_SIZE,      SLOT_REGION_SIZE),
+        Section.CONF:    (sps,                conf,            conf,            conf),
+        Section.TX:      (queues,             DESCRIPTOR_SIZE, DESCRIPTOR_SIZE, _LARGEST),
+        Section.RX:      (queues,             DESCRIPTOR_SIZE, DESCRIPTOR_SIZE, _LARGEST),
+        Section.MEM:     ({isa.FEED_WORDS},   _FEED_WORD,      _FEED_WORD,      feeds),
+        Section.SEMA:    ({0},                PRESET.size,     PRESET.size,     _LARGEST),
+        Section.BUFFERS: ({0},                BUFFER.size,     BUFFER.size,     _LARGEST),
+        Section.WORDS:   ({0},                1,               1,               _LARGEST),
+    }  # fmt: skip
+    for (kind, index), part in parts.items():
+        indices, record, least, most = shapes[kind]
+        size = len(part.data)
+        if index not in indices:
+            raise DecodeError(
+                "image section", offset=part.entry, expected=f"a {kind.name} this machine has", got=f"index {index}"
+            )
+        if size % record or not least <= size <= most:
+            expected = f"whole records of {record} bytes, {least} to {most} bytes"
+            raise DecodeError(f"{kind.name} {index}", offset=part.offset, expected=expected, got=f"{size} bytes")
+    needed = [(Section.BUFFERS, 0), (Section.MEM, isa.FEED_WORDS)]
+    needed += [(kind, sp) for kind in (Section.CTRL, Section.CONF) for sp in sps]
+    for kind, index in needed:
+        if (kind, index) not in parts:
+            raise DecodeError(
+                "section table", offset=HEADER.size, expected=f"a section {kind.name} {index}", got="none"
+            )
+
+
+def _buffers(part: Part, memory_size: int) -> tuple[DeclaredBuffer, ...]:
+    """Read the buffers, which lie back to back in the order in which they are declared and fill the memory."""
     out: list[DeclaredBuffer] = []
     position = isa.FIRST_BUFFER
     for at in range(0, len(part.data), BUFFER.size):
@@ -209,15 +271,14 @@ def _buffers(part: Part | None, memory_size: int) -> tuple[DeclaredBuffer, ...]:
         printable = raw.isascii() and raw.decode("ascii", "replace").isprintable() and raw != b""
         if not printable or raw.decode() in [buffer.name for buffer in out] or row["reserved"] or row["use"] > 3:
             raise DecodeError("declared buffer", offset=part.offset + at, expected="a fresh ASCII name", got=repr(raw))
-        if offset < position or offset % isa.BUFFER_ALIGNMENT or offset + size > memory_size:
-            raise DecodeError(
-                "declared buffer",
-                offset=part.offset + at,
-                expected=f"aligned bytes from {position} to at most {memory_size}",
-                got=f"{offset}+{size}",
-            )
+        if offset != position or offset + size > memory_size:
+            expected = f"bytes from {position} to at most {memory_size}"
+            raise DecodeError("declared buffer", offset=part.offset + at, expected=expected, got=f"{offset}+{size}")
         out.append(DeclaredBuffer(raw.decode(), offset, size, BufferUse(row["use"])))
-        position = offset + size
+        position = offset + -(-size // isa.BUFFER_ALIGNMENT) * isa.BUFFER_ALIGNMENT
+    if position != memory_size:
+        expected = f"buffers that end where the memory does, at {memory_size}"
+        raise DecodeError("declared buffers", offset=part.offset, expected=expected, got=str(position))
     for use in (BufferUse.INPUT, BufferUse.OUTPUT):
         if sum(use in buffer.use for buffer in out) != 1:
             raise DecodeError(
@@ -229,25 +290,13 @@ def _buffers(part: Part | None, memory_size: int) -> tuple[DeclaredBuffer, ...]:
 def _presets(part: Part | None, sps: int) -> tuple[Preset, ...]:
     if part is None:
         return ()
-    if len(part.data) % PRESET.size:
-        raise DecodeError(
-            "semaphore presets", offset=part.offset, expected="whole records", got=f"{len(part.data)} bytes"
-        )
     out: list[Preset] = []
     for at in range(0, len(part.data), PRESET.size):
         row = PRESET.decode(part.data, at)
         key = (row["sp"], row["id"])
-        if (
-            row["sp"] >= sps
-            or not 8 <= row["id"] < 254
-            or row["value"] >= 1 << 31
-            or (out and key <= (out[-1].sp, out[-1].identity))
-        ):
-            raise DecodeError(
-                "semaphore preset",
-                offset=part.offset + at,
-                expected="a free semaphore, in ascending order",
-                got=f"{key}",
-            )
+        free = row["sp"] < sps and FIRST_FREE <= row["id"] <= LAST_FREE and 0 < row["value"] <= MAX_VALUE
+        if not free or (out and key <= (out[-1].sp, out[-1].identity)):
+            expected = "a value for a free semaphore, in ascending order"
+            raise DecodeError("semaphore preset", offset=part.offset + at, expected=expected, got=f"{row}")
         out.append(Preset(row["sp"], row["id"], row["value"]))
     return tuple(out)

@@ -216,7 +216,8 @@ def encode_length(size: int | Array) -> Array:
 
 def decode_length(word: Array) -> U32:
     """Return the bytes that length words stand for: 1 to 65536."""
-    return (((word & LENGTH_MASK).astype(np.uint32) - np.uint32(1)) & np.uint32(LENGTH_MASK)) + np.uint32(1)
+    field = (word & LENGTH_MASK).astype(np.uint32)
+    return np.where(field, field, np.uint32(MAX_LENGTH))
 
 
 def len_ctrl(

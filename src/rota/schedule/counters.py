@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rota.columns import I64, freeze_columns
+from rota.columns import I64, freeze_columns, pointers
 from rota.schedule.ir import Schedule
 
 
@@ -29,16 +29,28 @@ class Counters:
 def counters(schedule: Schedule) -> Counters:
     """Return the thresholds of all waits and what the stored order gives them."""
     width = max(len(schedule.semaphores), 1)
+    keys, span = schedule.ranks * width, len(schedule) + 1
     waits, signals = schedule.waits, schedule.signals
-    key = schedule.rows.rank[schedule.wait_row].astype(np.int64) * width + waits.semaphore
-    initial = np.array([s.initial for s in schedule.semaphores] or [0], np.int64)[waits.semaphore]
-    spent = _running(key, schedule.wait_row, waits.subtract.astype(np.int64))
     signal_key = signals.rank.astype(np.int64) * width + signals.semaphore
-    return Counters(
-        key=key,
-        threshold=waits.at_least + spent - initial,
-        before=_given(key, schedule.wait_row, signal_key, schedule.signal_row, signals.add.astype(np.int64)),
+    given, first_given = _by_key(signal_key, keys)
+    key = schedule.rows.rank[schedule.wait_row].astype(np.int64) * width + waits.semaphore
+    taken, first_taken = _by_key(key, keys)
+    total, spent = pointers(signals.add[given]), pointers(waits.subtract[taken])
+    ordered = key[taken]
+    earlier = np.searchsorted(
+        signal_key[given] * span + schedule.signal_row[given], ordered * span + schedule.wait_row[taken]
     )
+    threshold, before = np.empty((2, key.size), np.int64)
+    threshold[taken] = (
+        waits.at_least[taken] + spent[:-1] - spent[first_taken[:-1]][ordered] - _initial(schedule)[ordered]
+    )
+    before[taken] = total[earlier] - total[first_given[:-1]][ordered]
+    return Counters(key=key, threshold=threshold, before=before)
+
+
+def _initial(schedule: Schedule) -> I64:
+    """Return the initial value of each semaphore of each rank."""
+    return np.tile(np.array([s.initial for s in schedule.semaphores] or [0], np.int64), schedule.ranks)
 
 
 def releases(schedule: Schedule) -> tuple[I64, I64]:
@@ -47,35 +59,23 @@ def releases(schedule: Schedule) -> tuple[I64, I64]:
     Signals of a semaphore are taken in stored order, which is exact where one queue produces them.
     """
     width = max(len(schedule.semaphores), 1)
-    table = counters(schedule)
-    signals = schedule.signals
-    signal_key = signals.rank.astype(np.int64) * width + signals.semaphore
-    order = np.lexsort((schedule.signal_row, signal_key))
-    reached = np.cumsum(signals.add[order].astype(np.int64))
-    first = np.searchsorted(signal_key[order], table.key)  # first signal of the wait's semaphore
-    base = np.where(first > 0, reached[np.maximum(first, 1) - 1] if reached.size else 0, 0)
-    wait = np.flatnonzero((table.threshold > 0) & (table.before >= table.threshold))
-    position = np.searchsorted(reached, (base + table.threshold)[wait])
-    return wait, order[position]
+    keys = schedule.ranks * width
+    waits, signals = schedule.waits, schedule.signals
+    given, first_given = _by_key(signals.rank.astype(np.int64) * width + signals.semaphore, keys)
+    key = schedule.rows.rank[schedule.wait_row].astype(np.int64) * width + waits.semaphore
+    taken, first_taken = _by_key(key, keys)
+    total, spent = pointers(signals.add[given]), pointers(waits.subtract[taken])
+    base = total[first_given[:-1]]  # additions to all smaller keys
+    key = key[taken]
+    goal = waits.at_least[taken] + spent[:-1] + (base - spent[first_taken[:-1]] - _initial(schedule))[key]
+    reached = (goal > base[key]) & (goal <= total[first_given[1:]][key])
+    signal = np.full(key.size, -1, np.int64)
+    signal[taken[reached]] = given[np.searchsorted(total, goal[reached]) - 1]
+    wait = np.flatnonzero(signal >= 0)
+    return wait, signal[wait]
 
 
-def _running(key: I64, row: I64, amount: I64) -> I64:
-    """Return, for each entry, the sum of `amount` over entries of the same key in earlier rows."""
-    order = np.lexsort((row, key))
-    total = np.cumsum(amount[order]) - amount[order]
-    fresh = np.ones(key.size, np.bool_)
-    fresh[1:] = key[order][1:] != key[order][:-1]
-    start = np.flatnonzero(fresh)
-    base = np.repeat(total[start], np.diff(np.append(start, key.size)))
-    out = np.empty(key.size, np.int64)
-    out[order] = total - base
-    return out
-
-
-def _given(key: I64, row: I64, signal_key: I64, signal_row: I64, add: I64) -> I64:
-    """Return, for each wait (key, row), the additions to its key by signals of earlier rows."""
-    order = np.lexsort((signal_row, signal_key))
-    total = np.concatenate(([0], np.cumsum(add[order])))
-    span = int(max(row.max(initial=0), signal_row.max(initial=0))) + 1
-    place = signal_key[order] * span + signal_row[order]
-    return total[np.searchsorted(place, key * span + row)] - total[np.searchsorted(place, key * span)]
+def _by_key(key: I64, keys: int) -> tuple[I64, I64]:
+    """Return the entries by key, in stored order within one, and where each key begins."""
+    narrow = key.astype(np.uint16) if keys <= 1 << 16 else key  # 16 bits sort by radix
+    return np.argsort(narrow, kind="stable"), pointers(np.bincount(key, minlength=keys))

@@ -27,10 +27,11 @@ def blocks(latest: I64) -> I64:
 
 def previous_in_queue(schedule: Schedule) -> I64:
     """Return, for each row, the row before it in its queue, -1 for the first."""
-    order = np.argsort(schedule.lane, kind="stable")
-    lane = schedule.lane[order]
+    lane = schedule.lane
+    _, dense = np.unique(lane, return_inverse=True) if schedule.ranks * 256 > 1 << 16 else (None, lane)
+    order = np.argsort(dense.astype(np.uint16) if dense.max(initial=0) < 1 << 16 else dense, kind="stable")
     out = np.full(len(schedule), -1, np.int64)
-    same = lane[1:] == lane[:-1]
+    same = lane[order[1:]] == lane[order[:-1]]
     out[order[1:][same]] = order[:-1][same]
     return out
 

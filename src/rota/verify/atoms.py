@@ -72,18 +72,15 @@ class Flow:
     final: I64
 
 
-def trace(schedule: Schedule, marks: I64) -> Flow:
+def trace(schedule: Schedule) -> Flow:
     """Cut the schedule into units and find the producer of each read.
 
     Memory is about 100 bytes for each access of each unit; time is one sort of them.
 
-    Args:
-        marks: offsets in the output that must be cuts.
-
     Raises:
         UnsupportedError: the moves cut each other into more pieces than this version follows.
     """
-    atoms = _cut(schedule, marks)
+    atoms = _cut(schedule)
     move = np.flatnonzero(schedule.rows.size > 0)
     pieces = _pieces(schedule, atoms, move)
     row = np.repeat(move, pieces)
@@ -111,20 +108,20 @@ def levels(flow: Flow) -> list[tuple[int, int]]:
     return out
 
 
-def _cut(schedule: Schedule, marks: I64) -> Atoms:
+def _cut(schedule: Schedule) -> Atoms:
     sizes = np.array([buffer.size for buffer in schedule.buffers], np.int64)
     base = pointers(sizes)
     total = int(base[-1])
     places = (schedule.sources, schedule.targets)
     entries = sum(table.offset.size for table in places)
-    divisors = (schedule.rows.size, sizes, marks, *(table.offset for table in places))
+    divisors = (schedule.rows.size, sizes, *(table.offset for table in places))
     grain = int(np.gcd.reduce([int(np.gcd.reduce(column, initial=0)) for column in divisors]))
     largest = int(schedule.rows.size.max(initial=0))
     if grain and largest <= GRID_PIECES * grain and total <= GRID_PIECES * grain * (entries + sizes.size):
         return Atoms(start=np.arange(0, total + 1, grain), base=base[:-1], grain=grain)
     row = np.concatenate([owners(table.ptr) for table in places])
     address = np.concatenate([base[table.buffer] + table.offset for table in places])
-    cuts = np.unique(np.concatenate((base, base[schedule.output] + marks, address, address + schedule.rows.size[row])))
+    cuts = np.unique(np.concatenate((base, address, address + schedule.rows.size[row])))
     return Atoms(start=_close(cuts, row, address, schedule.rows.size), base=base[:-1], grain=0)
 
 

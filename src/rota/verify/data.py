@@ -49,7 +49,7 @@ def find_data(schedule: Schedule, request: Request) -> list[str]:
     findings = list(_misfits(schedule, request))
     if findings:
         return findings
-    flow = trace(schedule, _marks(request))
+    flow = trace(schedule)
     proof = _Proof(schedule, request, flow)
     proof.evaluate()
     checks = (_operations(schedule, request), _overwritten(schedule), proof.reads(), proof.outputs())
@@ -94,12 +94,6 @@ def _overwritten(schedule: Schedule) -> Iterator[str]:
     for entry in np.flatnonzero(targets.buffer == schedule.input):
         row = int(np.searchsorted(schedule.targets.ptr, entry, side="right")) - 1
         yield f"{schedule.name(row)} overwrites the input of rank {targets.rank[entry]}, which only an in-place one may"
-
-
-def _marks(request: Request) -> I64:
-    """Return the offsets in the output where the expected origin jumps."""
-    shard = request.share if request.kind is EncOp.ALLGATHER else request.output_size
-    return np.arange(0, request.output_size + 1, shard)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,7 +238,11 @@ class _Proof:
         return np.where(final >= 0, final, mask_at), np.where(final >= 0, self.values.origin[final], origin)
 
     def _wanted(self, rank: I64, atom: I64) -> tuple[I64, I64]:
-        """Return the same, as the collective defines it."""
+        """Return the same, as the collective defines it.
+
+        The first byte of an atom stands for all: no atom comes from beyond the end of an input, so one that begins in
+        the right place of a shard does not reach into the next.
+        """
         request, offset, home = self.request, self._offsets[atom], rank // self.request.ranks * self.request.input_size
         everyone = np.full_like(rank, self.flow.row.size + request.ranks + 1)
         match request.kind:

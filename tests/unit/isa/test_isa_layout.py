@@ -70,10 +70,22 @@ def test_spliced_fields_keep_their_place_and_get_the_prefix() -> None:
     }  # fmt: skip
 
 
+def test_spliced_bits_keep_the_name_of_their_integer() -> None:
+    """An integer that has a name of its own keeps it when its bits move without a prefix."""
+    (moved,) = layout(Bits("a", 0, "u1", 2, 1, "", word="flags")).at(3)
+    assert (moved.at, moved.column) == (3, "flags")
+    assert layout(moved).dtype.names == ("flags",)
+
+
 def test_encode_writes_little_endian_and_zero_elsewhere() -> None:
     """Bytes are where the table says, least significant first, and everything unnamed is 0."""
     record = OUTER.encode(first=0x01020304, signed=-2, in_low=5, in_high=0xA, in_word=0x1234, many=(1, -1, 2), raw=0xC)
     assert record.hex(" ", 4) == "04030201 feff0000 a5003412 01000000 ffffffff 02000000 0c000000 00000000"
+
+
+def test_the_last_word_on_an_element_counts() -> None:
+    """An element given after its array replaces it."""
+    assert OUTER.encode(**{"many": (7, 7, 7), "many[1]": 8})[12:24] == bytes([7, 0, 0, 0, 8, 0, 0, 0, 7, 0, 0, 0])
 
 
 def test_decode_names_array_elements() -> None:

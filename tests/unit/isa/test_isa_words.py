@@ -81,6 +81,15 @@ def test_a_dedicated_word_is_an_all_reduce_of_group_zero() -> None:
     )
 
 
+def test_a_word_is_plain_unless_told() -> None:
+    """What a word leaves out is 0: group, offsets, waiting; it increments semaphore 0 on completion."""
+    word = Word(kind=EncOp.ALLGATHER, alu_op=AluOp.BYPASS, dtype=Dtype.INT8, input_id=1, output_id=2, num_elements=3)
+    assert encode_word(word).hex(" ", 4) == (
+        "c8100000 00001300 00000000 00020000 01000000 02000000 03000000 00000000 03000000" + " 00000000" * 7
+    )
+    assert (word.index, word.offset) == (0, 0)
+
+
 def test_every_field_of_the_generic_word_has_its_place() -> None:
     """isa §5.2: offset and width of each field."""
     word = dataclasses.replace(
