@@ -319,6 +319,8 @@ def _jobs(arguments: argparse.Namespace, platform: Platform) -> tuple[tuple[Job,
     from rota.request import KIND_SYNONYMS
 
     groups = None
+    if arguments.seed < 0:
+        raise UsageError(f"--seed {arguments.seed}: expected 0 or more")
     if arguments.groups is not None and arguments.ranks is not None:
         raise UsageError("--ranks and --groups: give one of them")
     if arguments.groups is not None:

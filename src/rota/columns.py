@@ -19,7 +19,7 @@ Array: TypeAlias = NDArray[Any]
 
 
 def freeze(array: Array) -> None:
-    """Make an array read-only, views of it included."""
+    """Make an array read-only, and so every view that is made of it from now on."""
     array.flags.writeable = False
 
 

@@ -20,7 +20,6 @@ from rota.execute.arrays import execute
 from rota.execute.golden import Accuracy, exceeds_exact_integers, make_inputs, measure
 from rota.isa.enums import ALU_OF_CCE, Algorithm, AluOp, EncOp
 from rota.isa.words import Word, encode_word
-from rota.machine.group import wire
 from rota.machine.platform import Platform
 from rota.request import Request
 from rota.schedule.ir import Schedule
@@ -72,15 +71,16 @@ class Outcome:
 
 
 def split(request: Request, platform: Platform) -> tuple[Request, ...]:
-    """Return the request as requests whose groups get equally many ring channels.
+    """Return the request as requests whose groups get one algorithm and equally many ring channels.
 
     Raises:
         UsageError, UnsupportedError: a group is not on the machine, or cannot be wired.
     """
-    by_channels: dict[int, list[tuple[int, ...]]] = {}
+    alike: dict[tuple[int, Algorithm], list[tuple[int, ...]]] = {}
     for group in request.groups:
-        by_channels.setdefault(len(wire(platform, group).channels), []).append(group)
-    return tuple(replace(request, groups=tuple(by_channels[count])) for count in sorted(by_channels, reverse=True))
+        plan = select(replace(request, groups=(group,)), platform, Settings())
+        alike.setdefault((plan.channels, plan.selected), []).append(group)
+    return tuple(replace(request, groups=tuple(alike[key])) for key in sorted(alike, reverse=True))
 
 
 def decide(request: Request, platform: Platform, settings: Settings) -> tuple[Plan, Algorithm]:
@@ -102,6 +102,7 @@ def lower(
         VerifyError: the schedule is wrong.
     """
     plan, algorithm = watch("select", decide(request, platform, settings or Settings()))
+    _check_rows(plan)
     schedule = watch("compose", compose(plan, algorithm))
     verify(schedule, request)
     watch("verify", schedule)
@@ -140,6 +141,21 @@ def run(
     if exceeds_exact_integers(request, inputs):
         warnings.append("values above 2^24 were met: an integer reduced through float32 is no longer exact")
     return Outcome(lowered, matches, accuracy, timing, tuple(dict.fromkeys(warnings)))
+
+
+_MOST_ROWS: Final = 1 << 24
+
+
+def _check_rows(plan: Plan) -> None:
+    """Refuse a schedule that no device's counters, and no memory here, would take."""
+    request, channels = plan.request, max(plan.channels, 1)
+    pieces = request.size // (channels * plan.settings.chunk) // (request.ranks if request.op else 1)
+    rows = 4 * (pieces + 1) * channels * request.ranks * len(request.members)
+    if rows > _MOST_ROWS:
+        raise UsageError(
+            f"{request.size} bytes over {len(request.members)} ranks make about {rows} rows, and one schedule "
+            f"takes {_MOST_ROWS}; use a smaller size or fewer ranks"
+        )
 
 
 _COPIES: Final = 4  # of all buffers: execute, device, inputs and results

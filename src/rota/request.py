@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,6 +34,7 @@ EXACT_INTEGER: Final = 1 << 24
 _NO_INTEGERS: Final = Source("design", "2 (1), fp32 reduce", CONVENTION)
 _NO_FP32R: Final = Source("sdma", "9", HIGH)
 _LARGEST: Final = 1 << 50
+_RANKS: Final = 1 << 31  # more than any machine numbers
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -165,7 +167,7 @@ def parse_request(text: str) -> Request:
     flags = match["flags"].split()
     unknown = [flag for flag in flags if flag not in ("in_place", "integer_as_fp32")]
     members = [group.split(",") for group in match["groups"].split(";")]
-    if unknown or not all(rank.isdigit() and len(rank) < 10 for group in members for rank in group):
+    if unknown or not all(rank.isdigit() and len(rank) <= 10 for group in members for rank in group):
         raise UsageError(f"request '{text[:60]}': unreadable {'flag ' + unknown[0] if unknown else 'groups'}")
     return Request(
         kind=parse_kind(match["kind"]),
@@ -187,7 +189,7 @@ def parse_kind(text: str) -> EncOp:
     kind = KIND_SYNONYMS.get(text.lower().replace("-", "_"))
     if kind is None:
         known = ", ".join(KIND_NAMES.values())
-        raise UsageError(f"collective '{text}': this version knows {known} (also allr, allg, redsct)")
+        raise UsageError(f"collective '{text[:40]}': this version knows {known} (also allr, allg, redsct)")
     return kind
 
 
@@ -199,7 +201,7 @@ def parse_op(text: str) -> CceType:
     """
     op = OP_SYNONYMS.get(text.lower())
     if op is None:
-        raise UsageError(f"reduction '{text}': expected one of {', '.join(OP_NAMES.values())}")
+        raise UsageError(f"reduction '{text[:40]}': expected one of {', '.join(OP_NAMES.values())}")
     return op
 
 
@@ -239,8 +241,11 @@ def _check_groups(request: Request) -> None:
     if len({len(group) for group in groups}) > 1:
         raise UsageError("groups of one request must have equal sizes; make one request for each size")
     members = request.members
-    if len(set(members)) != len(members) or min(members) < 0:
-        raise UsageError("groups: a rank appears twice, or is negative")
+    if len(set(members)) != len(members):
+        twice = min(rank for rank, times in Counter(members).items() if times > 1)
+        raise UsageError(f"groups: rank {twice} appears twice; groups of one request share no rank")
+    if not 0 <= min(members) <= max(members) < _RANKS:
+        raise UsageError(f"groups: ranks {min(members)} to {max(members)}, expected 0 to {_RANKS - 1}")
 
 
 def _check_count(request: Request) -> None:

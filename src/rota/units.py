@@ -9,7 +9,7 @@ from rota.errors import UsageError
 
 PICOSECONDS_PER_SECOND: Final = 10**12
 PICOSECONDS_PER_MICROSECOND: Final = 10**6
-_SIZE: Final = re.compile(r"(\d+)\s*([KMGT]?)(?:iB|B)?", re.IGNORECASE | re.ASCII)
+_SIZE: Final = re.compile(r"(\d{1,18})\s*([KMGT]?)(?:iB|B)?", re.IGNORECASE | re.ASCII)
 _SHIFT: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _LARGEST_SIZE: Final = 1 << 50
 
@@ -22,7 +22,7 @@ def parse_size(text: str) -> int:
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"size '{text}': expected a whole number with an optional K, M, G or T, for example 64M")
+        raise UsageError(f"size '{text[:40]}': expected a whole number with an optional K, M, G or T, for example 64M")
     size = int(match[1]) << _SHIFT[match[2].upper()]
     if not 0 < size <= _LARGEST_SIZE:
         raise UsageError(f"size '{text}': expected between 1 byte and 1024T, got {size} bytes")

@@ -8,12 +8,15 @@ from typing import Final
 import numpy as np
 
 from rota.columns import I64, freeze
+from rota.errors import UnsupportedError, UsageError
 from rota.facts import CONVENTION, HIGH, Source
 from rota.isa.enums import EncOp
 from rota.select.settings import RING_CHUNK
 
 GRANULE: Final = 32
 """Halves of a chunk are cut at multiples of this many bytes. Source: device-model §3, convention."""
+MAX_CHUNK_GROUPS: Final = 1 << 15
+"""A row's `part` is 2 x chunk group + half in 16 bits. Source: schedule §1, conventions."""
 CHUNK_SOURCE: Final = Source("select", "8, ring chunk and chunk groups", HIGH)
 GRANULE_SOURCE: Final = Source("device-model", "3, fold split", CONVENTION)
 
@@ -59,13 +62,26 @@ def cut(kind: EncOp, size: int, *, ranks: int, channels: int, halves: int = 2, c
         size: bytes of the whole buffer, B.
         chunk: most bytes of one rank's chunk in one channel and group.
 
+    Raises:
+        UsageError: no bytes, no equal shards, or a chunk whose halves are no whole granules.
+        UnsupportedError: more chunk groups than a schedule can number.
+
     Source:
         select §8; compose §6.1; the granule is device-model §3.
     """
+    if chunk < 1 or chunk % (halves * GRANULE):
+        raise UsageError(f"chunk of {chunk} bytes: expected a multiple of {halves * GRANULE}, so that it can be halved")
+    if size < 1 or (kind is not EncOp.ALLREDUCE and size % ranks):
+        raise UsageError(f"{size} bytes for {ranks} ranks: expected at least one, and equal shards unless all-reduced")
     shards = ranks if kind is not EncOp.ALLREDUCE else 1
     units = channels if kind is not EncOp.ALLREDUCE else channels * ranks
     total = size // shards
-    groups = max(1, -(-total // (units * chunk)))
+    groups = -(-total // (units * chunk))
+    if groups > MAX_CHUNK_GROUPS:
+        raise UnsupportedError(
+            f"{size} bytes in chunks of {chunk} take {groups} chunk groups, and a schedule numbers {MAX_CHUNK_GROUPS}; "
+            "use less data or larger chunks"
+        )
     base = np.arange(groups, dtype=np.int64) * units * chunk
     length = np.full(groups, chunk, np.int64)
     rest = -(-(total - int(base[-1])) // units)

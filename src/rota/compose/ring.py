@@ -24,10 +24,11 @@ from numpy.typing import ArrayLike
 
 from rota.columns import I64, Array
 from rota.compose.cut import Cut, cut
-from rota.errors import UsageError
+from rota.errors import UnsupportedError, UsageError
 from rota.isa.enums import CceType, EncOp
+from rota.request import COMPOSED, KIND_NAMES
 from rota.schedule.build import Block, Place, Signal, Wait, assemble
-from rota.schedule.ir import Buffer, Checks, Leaf, Op, Schedule, Semaphore
+from rota.schedule.ir import MAX_RANKS, Buffer, Checks, Leaf, Op, Schedule, Semaphore
 from rota.select.settings import MOST_SLOTS, RING_CHUNK, SLOTS
 
 MAX_CHANNELS: Final = 32
@@ -59,20 +60,23 @@ def compose_ring(
         chunk: most bytes of one rank's chunk in one channel and chunk group.
 
     Raises:
-        UsageError: orders that are no rings, or slots that would block.
+        UsageError: orders that are no rings, slots that would block, or a size, chunk or operation that makes no ring
+            collective.
+        UnsupportedError: more ranks or chunk groups than the columns of a schedule can number.
 
     Source:
         compose §6; schedule §4; device-model §5.3 for the least number of slots.
     """
     rings = _rings(orders)
     ranks = rings.shape[2]
+    combine = _operation(kind, op, in_place=in_place)
     if halves not in (1, 2) or not halves < slots <= MOST_SLOTS:
         raise UsageError(
             f"{slots} slots for {halves} halves: expected more slots than halves and at most {MOST_SLOTS}, or the ring "
             "waits for itself"
         )
     pieces = cut(kind, size, ranks=ranks, channels=rings.shape[0], halves=halves, chunk=chunk)
-    plan = _Plan(rings, pieces, kind, Op.NONE if op is None else _OP[op], slots, in_place)
+    plan = _Plan(rings, pieces, kind, combine, slots, in_place)
     shard = size // ranks
     user = [Buffer("input", shard if kind is EncOp.ALLGATHER else size, user=True)]
     if not in_place:
@@ -96,14 +100,33 @@ def compose_ring(
     )
 
 
+def _operation(kind: EncOp, op: CceType | None, *, in_place: bool) -> Op:
+    if kind not in COMPOSED:
+        raise UsageError(f"{kind.name}: a ring does {', '.join(KIND_NAMES[known] for known in COMPOSED)}")
+    if in_place and kind is not EncOp.ALLREDUCE:
+        raise UsageError(f"{KIND_NAMES[kind]} cannot be in place: its input and output differ in size")
+    if kind is EncOp.ALLGATHER:
+        if op is not None:
+            raise UsageError(f"{KIND_NAMES[kind]} does not reduce: leave the reduction out")
+        return Op.NONE
+    if op not in _OP:
+        raise UsageError(f"{KIND_NAMES[kind]} needs a reduction: one of {', '.join(known.name for known in _OP)}")
+    return _OP[op]
+
+
 def _rings(orders: ArrayLike) -> I64:
-    rings = np.asarray(orders, np.int64)
+    try:
+        rings = np.asarray(orders, np.int64)
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError("ring orders: expected equally long lists of positions") from None
     if rings.ndim == 2:
         rings = rings[:, None, :]
     if rings.ndim != 3 or not rings.size or rings.shape[0] > MAX_CHANNELS:
         raise UsageError(f"ring orders: expected 1 to {MAX_CHANNELS} channels of at least one rank, got {rings.shape}")
     if (np.sort(rings, axis=2) != np.arange(rings.shape[2])).any():
         raise UsageError(f"ring orders: expected each to name the positions 0 to {rings.shape[2] - 1} once")
+    if rings.shape[1] * rings.shape[2] > MAX_RANKS:
+        raise UnsupportedError(f"{rings.shape[1] * rings.shape[2]} ranks: a schedule numbers {MAX_RANKS}")
     return rings
 
 

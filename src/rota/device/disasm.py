@@ -101,7 +101,7 @@ def counts(data: bytes) -> Record:
 
 def _section(image: Image, kind: Section, index: int, part: Part) -> Iterator[Line]:
     if kind is Section.WORDS:
-        yield from (_word(word, part.offset) for word in decode_stream(bytes(part.data)).words)
+        yield from _words(part)
     elif kind is Section.BUFFERS:
         yield from (
             Line(
@@ -145,8 +145,20 @@ def _word(word: Word, base: int = 0) -> Line:
     return Line("word", base + word.offset, fields)
 
 
+def _words(part: Part) -> Iterator[Line]:
+    try:
+        words = decode_stream(bytes(part.data)).words
+    except DecodeError:
+        yield Line("words", part.offset, {"raw": bytes(part.data).hex()})
+        return
+    yield from (_word(word, part.offset) for word in words)
+
+
 def _control(part: Part, sp: int) -> Line:
-    entry = unpack_control(part.data)
+    try:
+        entry = unpack_control(part.data)
+    except DecodeError:
+        return Line("control", part.offset, {"sp": sp, "raw": bytes(part.data).hex()})
     if entry.pattern is Pattern.INVALID:
         return Line("control", part.offset, {"sp": sp, "op": "NOP"})
     fields = {

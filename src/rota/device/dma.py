@@ -6,18 +6,19 @@ one. Kinds, framing and pairing are rebuilt from flags and counts alone. Source:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from rota.columns import I64, Array, Bool, owners, pointers
-from rota.device.load import Image
+from rota.device.load import Image, of_rank
 from rota.device.world import Places, World, refuse, resolve, semaphore_index
 from rota.errors import DecodeError
 from rota.isa import arch as isa
 from rota.isa.descriptors import (
+    ACCUMULATE,
     COPY_WORD,
     DESCRIPTOR,
     DESCRIPTOR_SIZE,
@@ -31,14 +32,25 @@ from rota.isa.descriptors import (
     decode_length,
 )
 from rota.isa.dtypes import size_of
-from rota.isa.image import Section
+from rota.isa.enums import CceType
+from rota.isa.image import HEADER, Section
 from rota.isa.semaphores import FIRST_FREE, LAST_FREE, SEMAPHORES, Window
+from rota.native.arithmetic import Combine
 
 DATA: Final = 0
 SIGNAL: Final = 1
 PAD: Final = 2
 _LENGTH_AND_RING: Final = 0xFFFF | 3 << RING_ID_SHIFT
 _SIGNAL_BYTES: Final = 4
+_PAD_BYTES: Final = 4
+FEED_WORD: Final = 4  # bytes
+
+COMBINE: Final[Mapping[CceType, Combine]] = {
+    CceType.ADD: Combine.ADD,
+    CceType.MAX: Combine.MAX,
+    CceType.MIN: Combine.MIN,
+}
+"""What a reduce packet does to elements; the other operations need operand descriptors, which this version has not."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +63,7 @@ class Items:
         target: flat memory byte, or flat semaphore for a signal.
         source: flat memory bytes, CSR by `source_ptr`, in fold order.
         strong: the write is not overtaken by later ones. barrier: nothing before may be outstanding.
+        rx_offset, tx_offset: of the destination and the first source descriptor in the file of their rank.
         section_ptr: where the section `(image, engine x 16 + queue)` of `sections` starts.
     """
 
@@ -62,6 +75,8 @@ class Items:
     source: I64
     strong: Bool
     barrier: Bool
+    rx_offset: I64
+    tx_offset: I64
     sections: tuple[tuple[int, int], ...]
     section_ptr: I64
     words: tuple[CceWord, ...]
@@ -85,13 +100,16 @@ def decode_items(world: World) -> Items:
         DecodeError: a descriptor that no emitter could have meant, with its offset in the file of its rank.
     """
     words: list[CceWord] = []
-    parts = [_image_items(world, i, words) for i in range(len(world.images))]
+    parts = []
+    for i in range(len(world.images)):
+        with of_rank(i):
+            parts.append(_image_items(world, i, words))
     counts = [np.diff(part.source_ptr) for part in parts]
     lengths = [np.diff(part.section_ptr) for part in parts]
     return Items(
         **{
             f: np.concatenate([getattr(p, f) for p in parts])
-            for f in ("kind", "word", "size", "target", "source", "strong", "barrier")
+            for f in ("kind", "word", "size", "target", "source", "strong", "barrier", "rx_offset", "tx_offset")
         },
         source_ptr=pointers(np.concatenate(counts)),
         sections=tuple(section for part in parts for section in part.sections),
@@ -104,7 +122,7 @@ def _image_items(world: World, index: int, words: list[CceWord]) -> Items:
     image = world.images[index]
     places = sorted(i for kind, i in image.parts if kind is Section.TX)
     if places != sorted(i for kind, i in image.parts if kind is Section.RX) or not places:
-        raise DecodeError(f"image of rank {image.rank}", offset=0, expected="TX and RX sections in pairs", got="others")
+        raise DecodeError("section table", offset=HEADER.size, expected="TX and RX sections in pairs", got="others")
     tx, rx = _side(image, Section.TX, places), _side(image, Section.RX, places)
     _check_flags(image, tx, rx)
     item_of_tx, is_cce, code = _pair(image, tx, rx, places, words)
@@ -115,13 +133,6 @@ def _side(image: Image, kind: Section, places: Sequence[int]) -> _Side:
     arrays, offsets = [], []
     for place in places:
         part = image.part(kind, place)
-        if len(part.data) % DESCRIPTOR_SIZE or not len(part.data) or place >= isa.ENGINES * isa.QUEUES:
-            raise DecodeError(
-                f"{kind.name} ring {place}",
-                offset=part.offset,
-                expected="whole descriptors of a real queue",
-                got=f"{len(part.data)} bytes",
-            )
         arrays.append(np.frombuffer(part.data, DESCRIPTOR))
         offsets.append(part.offset + DESCRIPTOR_SIZE * np.arange(arrays[-1].size, dtype=np.int64))
     table = np.concatenate(arrays)
@@ -176,7 +187,10 @@ def _pair(image: Image, tx: _Side, rx: _Side, places: Sequence[int], words: list
         at = int(np.argmax(where))
         decoded = decode_cce_word(value, offset=int(tx.offset[at]) + 4)
         refuse(where & (last != decoded.last), tx.offset, "reduce packet", "the last-source bit on its last", tx.word1)
-        base = CceWord(decoded.op, decoded.transfer, decoded.accumulate, decoded.scale, False, decoded.barrier)
+        base = replace(decoded, last=False)
+        plain = not decoded.barrier and decoded.accumulate is ACCUMULATE.get(decoded.transfer, decoded.transfer)
+        bad = where & (decoded.op not in COMBINE or not plain)
+        refuse(bad, tx.offset, "reduce word", "an operation this version runs, without a barrier", tx.word1)
         if base not in words:
             words.append(base)
         code[where] = words.index(base)
@@ -187,7 +201,7 @@ def _pair(image: Image, tx: _Side, rx: _Side, places: Sequence[int], words: list
     per_section = np.add.reduceat(opens.astype(np.int64), tx.ptr[:-1])
     for i in np.flatnonzero(per_section != np.diff(rx.ptr)).tolist():
         raise DecodeError(
-            f"RX ring {places[i]} of rank {image.rank}",
+            f"RX ring {places[i]}",
             offset=int(rx.offset[rx.ptr[i]]),
             expected=f"{per_section[i]} descriptors, as TX needs",
             got=str(rx.ptr[i + 1] - rx.ptr[i]),
@@ -228,13 +242,9 @@ def _items(
     source = resolve(world, index, tx.address, tx.offset, "TX address")
     refuse(~source.memory | (source.image != index), tx.offset, "TX address", "the rank's own memory", tx.address)
 
-    line = isa.PAD_LINE, isa.PAD_LINE + isa.PAD_LINE_SIZE
-    kind = np.where(target.memory, DATA, SIGNAL)
-    on_line = target.memory & (target.offset >= line[0]) & (target.offset + size <= line[1])
-    kind = np.where(on_line & (target.image == index), PAD, kind)
-    source_on_line = (source.offset >= line[0]) & (source.offset + size[item] <= line[1])
+    kind = _kinds(target, index, size, word, words, rx)
     refuse(
-        (kind[item] == PAD) != source_on_line,
+        (kind[item] == PAD) != (source.offset == isa.PAD_LINE),
         tx.offset,
         "TX address",
         "the pad line exactly where RX names it",
@@ -248,44 +258,70 @@ def _items(
         world, flat_source, size[item], data[item], source.offset, world.memory_size[source.image], tx, "TX address"
     )
     signal = kind == SIGNAL
-    refuse(signal & (reduces | (size != _SIGNAL_BYTES)), rx.offset, "signal", "a 4-byte copy", rx.word0)
-    feed_end = isa.FEED_WORDS + _feed_bytes(image)
-    feeds = (source.offset >= isa.FEED_WORDS) & (source.offset + 4 <= feed_end) & (source.offset % 4 == 0)
-    refuse(signal[item] & ~feeds, tx.offset, "signal source", "a feed word", tx.address)
-    flat = np.zeros(size.size, np.int64)
-    chosen = np.flatnonzero(signal)
-    semaphore = semaphore_index(world, _take(target, chosen), Window.INC, rx.offset[chosen], "signal target")
-    identity = semaphore % SEMAPHORES
-    refuse(
-        (identity < FIRST_FREE) | (identity > LAST_FREE),
-        rx.offset[chosen],
-        "signal target",
-        "a free semaphore",
-        identity,
-    )
-    flat[chosen] = semaphore
+    semaphore = _signals(world, image, signal, size, reduces, target, source, item, tx, rx)
+    opens = np.zeros(item.size, np.bool_)
+    opens[head] = True
+    refuse(_flag(tx, TxFlag.DMB) & ~opens, tx.offset, "TX descriptor", "a barrier on a signal only", tx.word0)
     return Items(
         kind=kind.astype(np.uint8),
         word=word,
         size=size,
-        target=np.where(signal, flat, flat_target),
+        target=np.where(signal, semaphore, flat_target),
         source_ptr=np.append(head, item.size),
         source=flat_source,
         strong=(rx.word0 & np.uint32(RxFlag.STRONG_ORDER_WR)) != 0,
-        barrier=(tx.word0[head] & np.uint32(TxFlag.DMB)) != 0,
+        barrier=_flag(tx, TxFlag.DMB)[head],
+        rx_offset=rx.offset,
+        tx_offset=tx.offset[head],
         sections=tuple((index, place) for place in places),
         section_ptr=rx.ptr,
         words=(),
     )
 
 
+def _kinds(target: Places, index: int, size: I64, word: I64, words: tuple[CceWord, ...], rx: _Side) -> I64:
+    """Tell data, signals and padding apart by where they go; padding has one address and one size."""
+    line = (target.offset >= isa.PAD_LINE) & (target.offset < isa.PAD_LINE + isa.PAD_LINE_SIZE)
+    pad = target.memory & (target.image == index) & line
+    itemsize = np.array([*(size_of(each.transfer) for each in words), _PAD_BYTES])  # a word of -1 is a copy
+    exact = (target.offset == isa.PAD_LINE) & (size == itemsize[word])
+    refuse(pad & ~exact, rx.offset, "padding", "the start of the pad line, 4 bytes or one element", rx.address)
+    kind: I64 = np.where(pad, PAD, np.where(target.memory, DATA, SIGNAL))
+    return kind
+
+
+def _signals(
+    world: World,
+    image: Image,
+    signal: Bool,
+    size: I64,
+    reduces: Bool,
+    target: Places,
+    source: Places,
+    item: I64,
+    tx: _Side,
+    rx: _Side,
+) -> I64:
+    """Return the flat semaphore of each signal, 0 for the other items: 4 bytes from a feed word to an INC register."""
+    refuse(signal & (reduces | (size != _SIGNAL_BYTES)), rx.offset, "signal", "a 4-byte copy", rx.word0)
+    alone = _flag(tx, TxFlag.FIRST) & _flag(tx, TxFlag.LAST)
+    refuse(signal[item] & ~alone, tx.offset, "signal", "a packet of its own", tx.word0)
+    end = isa.FEED_WORDS + len(image.part(Section.MEM, isa.FEED_WORDS).data)
+    feeds = (source.offset >= isa.FEED_WORDS) & (source.offset < end) & (source.offset % FEED_WORD == 0)
+    refuse(signal[item] & ~feeds, tx.offset, "signal source", "a feed word", tx.address)
+    chosen = np.flatnonzero(signal)
+    at = rx.offset[chosen]
+    found = semaphore_index(world, _take(target, chosen), Window.INC, at, "signal target")
+    identity = found % SEMAPHORES
+    free = (identity >= FIRST_FREE) & (identity <= LAST_FREE)
+    refuse(~free, at, "signal target", "a free semaphore", identity)
+    flat = np.zeros(size.size, np.int64)
+    flat[chosen] = found
+    return flat
+
+
 def _take(places: Places, chosen: I64) -> Places:
     return Places(places.memory[chosen], places.image[chosen], places.offset[chosen])
-
-
-def _feed_bytes(image: Image) -> int:
-    part = image.parts.get((Section.MEM, isa.FEED_WORDS))
-    return len(part.data) if part is not None else 0
 
 
 def _check_reduce(image: Image, word: I64, size: I64, fan_in: I64, rx: _Side, words: tuple[CceWord, ...]) -> None:

@@ -198,7 +198,7 @@ def _check_meta(meta: Mapping[str, int], offset: int) -> Arch:
     try:
         arch = arch_of_id(meta["arch_id"])
     except UsageError as error:
-        raise DecodeError("image META", offset=offset, expected="a known architecture", got=str(error)) from None
+        raise DecodeError("image META arch_id", offset=offset, expected="a known one", got=str(error)) from None
     ring = meta["ring_size"]
     lanes = arch.cores // max(meta["lnc"], 1)
     window = min(meta["lnc"] << arch.hbm_shift, MAX_MEMORY)

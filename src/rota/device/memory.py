@@ -6,16 +6,21 @@ import numpy as np
 
 from rota.columns import I64, U8
 from rota.device.world import World
+from rota.errors import UsageError
 from rota.isa.image import BufferUse, Section
 from rota.isa.semaphores import SEMAPHORES
 
 
 class Memory:
-    """Bytes and semaphores of a world, at the values the images give them."""
+    """Bytes and semaphores of a world, at the values the images give them.
+
+    Raises:
+        UsageError: there is not enough memory.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.bytes: U8 = np.zeros(int(world.memory_base[-1]), np.uint8)
+        self.bytes: U8 = _zeros(int(world.memory_base[-1]))
         self.semaphores: I64 = np.zeros(world.semaphores, np.int64)
         for i, image in enumerate(world.images):
             base = int(world.memory_base[i])
@@ -42,3 +47,12 @@ class Memory:
             for buffer in image.buffers
             if use in buffer.use
         ]
+
+
+def _zeros(size: int) -> U8:
+    try:
+        return np.zeros(size, np.uint8)
+    except MemoryError:
+        raise UsageError(
+            f"the ranks' memories take {size >> 20} MiB, more than there is here; use a smaller size"
+        ) from None

@@ -14,8 +14,9 @@ from enum import Enum
 import numpy as np
 
 from rota.columns import U8, Array
+from rota.device.checks import check
 from rota.device.dma import Items, decode_items
-from rota.device.load import load_image
+from rota.device.load import load_image, of_rank
 from rota.device.memory import Memory
 from rota.device.program import Program, decode_program, walk
 from rota.device.random_order import run_random
@@ -118,7 +119,23 @@ def load(images: Sequence[bytes], *, digests: bool = True) -> Device:
         DecodeError: an image is damaged, or says what no emitter means.
         UsageError: there are none, or too much memory is asked for.
     """
-    world = build_world([load_image(image, digests=digests) for image in images])
+    device = load_unchecked(images, digests=digests)
+    check(device.world, device.items, device.program)
+    return device
+
+
+def load_unchecked(images: Sequence[bytes], *, digests: bool = True) -> Device:
+    """Load images whose parts fit, without the checks on order, neighbours and balance; see what the machine does then.
+
+    Raises:
+        DecodeError: an image is damaged, or its parts contradict each other.
+        UsageError: there are none, or too much memory is asked for.
+    """
+    loaded = []
+    for i, image in enumerate(images):
+        with of_rank(i):
+            loaded.append(load_image(image, digests=digests))
+    world = build_world(loaded)
     items = decode_items(world)
     return Device(world, items, decode_program(world, items))
 

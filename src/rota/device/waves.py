@@ -7,18 +7,16 @@ from typing import Final
 
 import numpy as np
 
-from rota.columns import I64, Array, pointers, ranges, running_count
-from rota.device.dma import DATA, SIGNAL, Items
+from rota.columns import I64, Array, Bool, pointers, ranges, running_count
+from rota.device.dma import COMBINE, DATA, SIGNAL, Items
 from rota.device.memory import Memory
 from rota.device.program import Program, fold_rows
 from rota.device.world import World
 from rota.errors import StuckError
 from rota.isa.descriptors import CceWord
 from rota.isa.dtypes import numpy_dtype
-from rota.isa.enums import CceType
 from rota.native.arithmetic import Combine, move_pieces
 
-COMBINE: Final = {CceType.ADD: Combine.ADD, CceType.MAX: Combine.MAX, CceType.MIN: Combine.MIN}
 _SHOWN: Final = 12
 
 
@@ -109,7 +107,7 @@ def run_waves(world: World, items: Items, program: Program, memory: Memory) -> N
         gate = ~receives | (semaphores[channels.recv[live]] >= channels.prev_folds[live])
         gate &= ~sends | (semaphores[channels.send[live]] >= channels.next_folds[live])
         if not gate.any():
-            raise stuck(world, program, memory, live, now)
+            raise stuck(world, program, memory, live, now, moving=np.zeros(live.size, np.bool_))
         started, starting = live[gate], now[gate]
         semaphores[channels.recv[started]] -= np.where(receives[gate], channels.prev_folds[started], 0)
         semaphores[channels.send[started]] -= np.where(sends[gate], channels.next_folds[started], 0)
@@ -117,7 +115,8 @@ def run_waves(world: World, items: Items, program: Program, memory: Memory) -> N
         signals.perform(starting, memory)
         done = semaphores[channels.compl[started]] >= channels.folds[started]
         if not done.all():
-            raise stuck(world, program, memory, started[~done], starting[~done])
+            late = started[~done]
+            raise stuck(world, program, memory, late, starting[~done], moving=np.ones(late.size, np.bool_))
         semaphores[channels.compl[started]] -= channels.folds[started]
         row[started] += 1
         live = live[row[live] < end[live]]
@@ -143,12 +142,7 @@ def operation(words: tuple[CceWord, ...], word: int) -> tuple[Combine, np.dtype[
     """Return what a word does to elements, and their type; a word of -1 copies bytes."""
     if word < 0:
         return Combine.COPY, None
-    decoded = words[word]
-    if decoded.op not in COMBINE:
-        raise StuckError(
-            f"operation {decoded.op.name}: this version of the device runs {', '.join(op.name for op in COMBINE)}"
-        )
-    return COMBINE[decoded.op], numpy_dtype(decoded.transfer)
+    return COMBINE[words[word].op], numpy_dtype(words[word].transfer)
 
 
 class _Signals:
@@ -169,18 +163,26 @@ class _Signals:
         np.add.at(memory.semaphores, self.target[chosen], words[self.source[chosen] // 4].astype(np.int64))
 
 
-def stuck(world: World, program: Program, memory: Memory, channels: I64, rows: I64) -> StuckError:
-    """Return the error that says who waits for what."""
+def stuck(world: World, program: Program, memory: Memory, channels: I64, rows: I64, *, moving: Bool) -> StuckError:
+    """Return the error that says who waits for what.
+
+    Args:
+        moving: the row has begun, and waits for its own completion.
+    """
     table, waiting = program.channels, []
-    for channel, row in zip(channels.tolist()[:_SHOWN], rows.tolist()[:_SHOWN], strict=True):
-        wants = [
-            (table.recv[channel], table.prev_folds[channel], program.rows.receives[row]),
-            (table.send[channel], table.next_folds[channel], program.rows.sends[row]),
+    for channel, row, begun in zip(channels.tolist(), rows.tolist(), moving.tolist(), strict=True):
+        gates = [
+            (table.compl[channel], table.folds[channel], begun),
+            (table.recv[channel], table.prev_folds[channel], not begun and program.rows.receives[row]),
+            (table.send[channel], table.next_folds[channel], not begun and program.rows.sends[row]),
         ]
-        short = [(int(s), int(need)) for s, need, on in wants if on and memory.semaphores[s] < need]
         rank = world.images[int(table.image[channel])].rank
         place = f"rank {rank} channel {int(table.identity[channel])} row {row - int(table.row[channel])}"
-        for semaphore, need in short or [(int(table.compl[channel]), int(table.folds[channel]))]:
+        for semaphore, need, on in gates:
             value = int(memory.semaphores[semaphore])
-            waiting.append(f"{place} waits for {world.semaphore_name(semaphore)} to reach {need}, it is {value}")
+            if on and value < need:
+                name = world.semaphore_name(int(semaphore))
+                waiting.append(f"{place} waits for {name} to reach {need}, it is {value}")
+        if len(waiting) >= _SHOWN:
+            break
     return StuckError(f"the device cannot go on: {waiting[0]}", waiting=waiting)

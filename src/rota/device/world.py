@@ -9,14 +9,16 @@ from typing import Final
 import numpy as np
 
 from rota.columns import I64, Array, Bool, pointers
-from rota.device.load import Image
+from rota.device.load import Image, of_rank
 from rota.errors import DecodeError, UsageError
 from rota.isa import arch as isa
 from rota.isa.arch import Arch
+from rota.isa.image import Section
 from rota.isa.semaphores import BLOCK_SIZE, SEMAPHORES, STRIDE, Window
 
 _ALIGN: Final = 64
 _MAX_ARENA: Final = 1 << 35
+_COMMON: Final = ("lnc", "ranks", "stream_processors", "folds", "operations", "ring_size", "memory_size")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,27 +72,24 @@ def build_world(images: Sequence[Image]) -> World:
     if not images:
         raise UsageError("no images to load")
     first = images[0]
-    lanes = first.arch.cores // first.lnc
-    index = np.full((isa.MAX_CHIPS, lanes), -1, np.int64)
+    index = np.full((isa.MAX_CHIPS, first.arch.cores // first.lnc), -1, np.int64)
     for i, image in enumerate(images):
-        same = (image.arch, image.lnc, image.ranks, image.folds) == (first.arch, first.lnc, first.ranks, first.folds)
-        if not same or image.rank != i:
-            raise DecodeError(
-                f"image {i}",
-                offset=0,
-                expected=f"rank {i} of {first.ranks} on the same machine",
-                got=f"rank {image.rank} of {image.ranks}",
-            )
-        if index[image.chip, image.lane] >= 0:
-            raise DecodeError(
-                f"image {i}",
-                offset=0,
-                expected="a chip and lane of its own",
-                got=f"chip {image.chip} lane {image.lane} twice",
-            )
+        with of_rank(i):
+            _check_same(image, first, i)
+            meta = image.part(Section.META, 0).offset
+            if index[image.chip, image.lane] >= 0:
+                raise DecodeError(
+                    "image META",
+                    offset=meta,
+                    expected="a chip and lane of its own",
+                    got=f"those of rank {index[image.chip, image.lane]}, chip {image.chip} lane {image.lane}",
+                )
         index[image.chip, image.lane] = i
     if len(images) != first.ranks:
-        raise DecodeError("images", offset=0, expected=f"{first.ranks} of them", got=str(len(images)))
+        at = first.part(Section.META, 0).offset
+        raise DecodeError(
+            "image META ranks", offset=at, expected=f"as many as images, {len(images)}", got=str(first.ranks)
+        )
     size = np.array([image.memory_size for image in images], np.int64)
     base = pointers(-(-size // _ALIGN) * _ALIGN)
     if base[-1] > _MAX_ARENA:
@@ -110,6 +109,21 @@ def build_world(images: Sequence[Image]) -> World:
         buffer_start=np.array(starts, np.int64),
         buffer_end=np.array(ends, np.int64),
     )
+
+
+def _check_same(image: Image, first: Image, rank: int) -> None:
+    """The image is that of a rank, and declares the same machine and the same buffers as the first one."""
+    meta = image.part(Section.META, 0).offset
+    pairs = [("arch", first.arch.name, image.arch.name)]
+    pairs += [(name, getattr(first, name), getattr(image, name)) for name in _COMMON]
+    for name, want, got in pairs:
+        if got != want:
+            raise DecodeError(f"image META {name}", offset=meta, expected=f"that of rank 0, {want}", got=str(got))
+    if image.rank != rank:
+        raise DecodeError("image META rank", offset=meta, expected=f"{rank}, its place", got=str(image.rank))
+    part = image.part(Section.BUFFERS, 0)
+    if part.data != first.part(Section.BUFFERS, 0).data:
+        raise DecodeError("declared buffers", offset=part.offset, expected="those of rank 0", got="others")
 
 
 def resolve(world: World, image: int, addresses: Array, offsets: I64, what: str) -> Places:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -14,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from rota.columns import I64
-from rota.emit.placement import Placement, device_rows, place, semaphore_roles
+from rota.columns import I64, Bool
+from rota.emit.placement import ROLES, DeviceRows, Placement, device_rows, place, semaphore_roles
 from rota.emit.processors import Neighbours, processor_sections
 from rota.emit.rings import RING_SIZE, Rings, build_rings
 from rota.errors import UnsupportedError, UsageError
@@ -29,8 +28,10 @@ from rota.schedule.ir import Schedule
 
 DEFAULT_FOLDS: Final = 2
 FOLDS_SOURCE: Final = Source("device-model", "1, folds", CONVENTION)
+CREDITS_SOURCE: Final = Source("device-model", "5.3, credits", CONVENTION)
 MANIFEST: Final = "manifest.json"
 WORDS_FILE: Final = "words.bin"
+SCHEMA: Final = 1  # of the manifest
 
 
 def emit(
@@ -56,12 +57,11 @@ def emit(
     if not len(schedule):
         raise UsageError("the schedule has no rows: there is nothing to load")
     at = place(schedule, request.members, platform)
-    if int(schedule.rows.queue.max()) >= isa.QUEUES:
-        raise UnsupportedError(f"more than {isa.QUEUES} channels: an engine has {isa.QUEUES} queues")
     rows, owner = device_rows(schedule)
+    _check_credits(schedule, rows)
     rings = build_rings(schedule, rows, owner, dtype=request.dtype, at=at, folds=folds)
     neighbours = _neighbours(schedule, rings)
-    common = _common_sections(schedule, rings, at, words)
+    common = _common_sections(schedule, at, words)
     presets = _presets(schedule, at, folds)
     out = []
     for member in range(schedule.ranks):
@@ -69,6 +69,7 @@ def emit(
             (Section.META, 0, _meta(member, schedule, at, folds)),
             *processor_sections(member, rings, rows, at, neighbours, algorithm),
             *_ring_sections(member, rings),
+            (Section.MEM, isa.FEED_WORDS, rings.feeds[member].astype("<u4").tobytes()),
             *common,
             *([(Section.SEMA, 0, presets)] if presets else []),
         ]
@@ -97,41 +98,68 @@ def pack_image(sections: Sequence[tuple[Section, int, bytes]]) -> bytes:
 def write_images(directory: Path, images: Sequence[bytes], request: Request, platform: Platform, words: bytes) -> None:
     """Write one image a rank, the words and a manifest; the directory appears complete or not at all.
 
+    A directory of an earlier call is replaced, and stays as it was when the writing fails.
+
     Raises:
         UsageError: the directory exists and is not one of ours, or cannot be written.
     """
-    if directory.exists() and not (
-        directory.is_dir() and (not any(directory.iterdir()) or (directory / MANIFEST).is_file())
-    ):
-        raise UsageError(f"{directory}: exists and holds no images of rota; name a new directory")
+    if directory.exists() and not _is_ours(directory):
+        raise UsageError(f"{directory}: exists and holds more than images of rota; name a new directory")
     names = [f"rank-{rank:03d}.img" for rank in range(len(images))]
     files = [
         {"name": name, "rank": request.members[i], "size": len(image), "sha256": hashlib.sha256(image).hexdigest()}
         for i, (name, image) in enumerate(zip(names, images, strict=True))
     ]
     manifest = {
-        "schema": 1,
+        "schema": SCHEMA,
         "platform": platform.name,
         "request": request.to_text(),
         "words": WORDS_FILE,
         "images": files,
     }
+    content = dict(zip(names, images, strict=True)) | {
+        WORDS_FILE: words,
+        MANIFEST: (json.dumps(manifest, indent=1) + "\n").encode(),
+    }
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-        try:
-            for name, image in zip(names, images, strict=True):
-                (aside / name).write_bytes(image)
-            (aside / WORDS_FILE).write_bytes(words)
-            (aside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
-            aside.chmod(0o755)
-            if directory.exists():
-                shutil.rmtree(directory)
-            os.replace(aside, directory)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as aside:
+            new = Path(aside) / "new"
+            new.mkdir()
+            for name, data in content.items():
+                (new / name).write_bytes(data)
+            _swap(new, directory, old=Path(aside) / "old")
     except OSError as error:
         raise UsageError(f"{directory}: cannot be written ({error.strerror}); name another directory") from None
+
+
+def _swap(new: Path, directory: Path, *, old: Path) -> None:
+    """Put a directory in the place of another one, which comes back if that fails."""
+    if not directory.exists():
+        os.replace(new, directory)
+        return
+    os.replace(directory, old)
+    try:
+        os.replace(new, directory)
+    except OSError:
+        os.replace(old, directory)
+        raise
+
+
+def _is_ours(directory: Path) -> bool:
+    """Say whether a directory is empty, or holds what `write_images` wrote and nothing else."""
+    if not directory.is_dir() or directory.is_symlink():
+        return False
+    found = {path.name for path in directory.iterdir()}
+    if not found:
+        return True
+    try:
+        manifest = json.loads((directory / MANIFEST).read_bytes())
+        names = {str(entry["name"]) for entry in manifest["images"]}
+        known = manifest["schema"] == SCHEMA
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return known and found <= names | {MANIFEST, WORDS_FILE}
 
 
 def _meta(member: int, schedule: Schedule, at: Placement, folds: int) -> bytes:
@@ -159,7 +187,7 @@ def _ring_sections(member: int, rings: Rings) -> Iterator[tuple[Section, int, by
             yield Section.RX, index, rings.rx[rings.rx_ptr[section] : rings.rx_ptr[section + 1]].tobytes()
 
 
-def _common_sections(schedule: Schedule, rings: Rings, at: Placement, words: bytes) -> list[tuple[Section, int, bytes]]:
+def _common_sections(schedule: Schedule, at: Placement, words: bytes) -> list[tuple[Section, int, bytes]]:
     buffers = b"".join(
         BUFFER.encode(
             name=int.from_bytes(buffer.name.encode(), "little"),
@@ -169,11 +197,7 @@ def _common_sections(schedule: Schedule, rings: Rings, at: Placement, words: byt
         )
         for i, buffer in enumerate(schedule.buffers)
     )
-    sections = [
-        (Section.MEM, isa.FEED_WORDS, rings.feeds.astype("<u4").tobytes()),
-        (Section.BUFFERS, 0, buffers),
-    ]
-    return sections + ([(Section.WORDS, 0, words)] if words else [])
+    return [(Section.BUFFERS, 0, buffers), *([(Section.WORDS, 0, words)] if words else [])]
 
 
 def _presets(schedule: Schedule, at: Placement, folds: int) -> bytes:
@@ -192,8 +216,38 @@ def _presets(schedule: Schedule, at: Placement, folds: int) -> bytes:
     return b"".join(PRESET.encode(sp=sp, id=identity, value=value * folds) for sp, identity, value in found)
 
 
+def _check_credits(schedule: Schedule, rows: DeviceRows) -> None:
+    """Each channel can send once more than it does before it first receives, or the ring waits for itself.
+
+    Channels without initial credit get theirs from their neighbour.
+    """
+    role, channel = semaphore_roles(schedule)
+    initial = np.zeros(256, np.int64)
+    for i in np.flatnonzero(role == ROLES.index("credit")).tolist():
+        initial[channel[i]] = schedule.semaphores[i].initial
+    start = rows.channel_start
+    before = np.zeros(start.size, np.int64)
+    lane = np.repeat(np.arange(start.size), np.diff(np.append(start, rows.rank.size)))
+    received = np.cumsum(rows.receives)
+    early: Bool = received - (received - rows.receives)[start][lane] == 0
+    np.add.at(before, lane, early & rows.sends)
+    short = (initial[rows.queue[start]] > 0) & (initial[rows.queue[start]] <= before) & (before > 0)
+    if short.any():
+        at = int(start[np.argmax(short)])
+        c, sends = int(rows.queue[at]), int(before[np.argmax(short)])
+        raise UnsupportedError(
+            f"rank {rows.rank[at]} channel {c}: sends {sends} times before it first receives, so it needs a credit of "
+            f"at least {sends + 1}, and has {initial[c]}; use more slots",
+            source=CREDITS_SOURCE,
+        )
+
+
 def _neighbours(schedule: Schedule, rings: Rings) -> Neighbours:
-    """Read from the signals who follows and who precedes each rank on each channel."""
+    """Read from the signals who follows and who precedes each rank on each channel.
+
+    Raises:
+        UnsupportedError: a channel signals two ranks in one role.
+    """
     role, _ = semaphore_roles(schedule)
     lane = rings.rank * 256 + rings.queue
     out: list[I64] = []
@@ -202,5 +256,9 @@ def _neighbours(schedule: Schedule, rings: Rings) -> Neighbours:
         peer = rings.rank.copy()
         index = np.searchsorted(lane, schedule.lane[schedule.signal_row[chosen]])
         peer[index] = schedule.signals.rank[chosen]
+        several = np.flatnonzero(peer[index] != schedule.signals.rank[chosen])
+        if several.size:
+            row = schedule.name(int(schedule.signal_row[chosen][several[0]]))
+            raise UnsupportedError(f"{row}: a ring channel has one neighbour on each side, and this one signals two")
         out.append(peer)
     return Neighbours(following=out[0], preceding=out[1])

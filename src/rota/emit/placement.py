@@ -75,7 +75,8 @@ def place(schedule: Schedule, members: tuple[int, ...], platform: Platform) -> P
     """Lay out the members of a request on a machine.
 
     Raises:
-        UnsupportedError: the machine's processors have too few slots for the channels.
+        UnsupportedError: the machine's processors have too few slots or its engines too few queues for the channels, or
+            the buffers do not fit a rank's memory.
     """
     ranks = np.array(members, np.int64)
     sizes = np.array([buffer.size for buffer in schedule.buffers], np.int64)
@@ -94,6 +95,14 @@ def place(schedule: Schedule, members: tuple[int, ...], platform: Platform) -> P
         raise UnsupportedError(
             f"{channels} channels: {placement.sps} stream processors with {SLOTS} slots each take at most "
             f"{placement.sps * SLOTS}"
+        )
+    if channels > isa.QUEUES:
+        raise UnsupportedError(f"{channels} channels: an engine has {isa.QUEUES} queues, and each channel takes one")
+    window = placement.lnc << placement.arch.hbm_shift
+    if placement.memory_size > window:
+        raise UnsupportedError(
+            f"the buffers take {placement.memory_size} bytes, and a rank of {platform.name} has {window}; use a "
+            "smaller size"
         )
     return placement
 
@@ -150,15 +159,18 @@ def device_rows(schedule: Schedule) -> tuple[DeviceRows, I64]:
     owner[order] = np.cumsum(fresh) - 1
     first = order[fresh]
     lane = schedule.lane[first]
-    waits = np.zeros((2, first.size), np.bool_)
+    waits = np.zeros((2, first.size), np.int64)
     role, _ = semaphore_roles(schedule)
-    waits[role[schedule.waits.semaphore], owner[schedule.wait_row]] = True
+    np.add.at(waits, (role[schedule.waits.semaphore], owner[schedule.wait_row]), 1)
+    if (waits > 1).any():
+        row = schedule.name(int(first[np.argmax(waits.max(axis=0) > 1)]))
+        raise UnsupportedError(f"{row}: its moves wait twice for one semaphore, and a device row has one gate")
     return (
         DeviceRows(
             rank=lane >> 8,
             queue=lane & 255,
-            receives=waits[0],
-            sends=waits[1],
+            receives=waits[0] > 0,
+            sends=waits[1] > 0,
             last=np.concatenate((lane[1:] != lane[:-1], [True])) if lane.size else np.zeros(0, np.bool_),
         ),
         owner,

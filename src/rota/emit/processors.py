@@ -53,9 +53,11 @@ def processor_sections(
     """Yield (kind, index, bytes) of the control, slot and configuration sections of one member.
 
     Raises:
-        UnsupportedError: a slot program is longer than its region.
+        UnsupportedError: a slot program is longer than its region, or the member has no rows at all.
     """
     mine = np.flatnonzero(rings.rank == member)
+    if not mine.size:
+        raise UnsupportedError(f"member {member} has no rows: this version loads every member of the operation")
     processor = at.sp(rings.queue[mine])
     active = np.unique(processor)
     report = int(active[-1])

@@ -51,7 +51,7 @@ class Rings:
         tx_ptr, rx_ptr: where each section starts; a section is (rank, queue, fold), folds varying fastest.
         rank, queue: of each channel; channel k has sections k * folds to (k + 1) * folds.
         m2s, s2m: descriptors of each device row on every fold.
-        feeds: the constants that semaphore packets add, in the order of the feed words.
+        feeds: the constants that each rank's semaphore packets add, in the order of its feed words.
     """
 
     folds: int
@@ -63,7 +63,7 @@ class Rings:
     queue: I64
     m2s: I64
     s2m: I64
-    feeds: I64
+    feeds: tuple[I64, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -289,11 +289,11 @@ def _words(op: Array, reduces: Bool, last: Bool, dtype: Dtype) -> I64:
 
 def _signals(
     schedule: Schedule, rows: DeviceRows, owner: I64, at: Placement, folds: int, counts: _Counts
-) -> tuple[_Items, _Reads, I64]:
-    """One 4-byte packet per signal and fold, the row's own completion last."""
+) -> tuple[_Items, _Reads, tuple[I64, ...]]:
+    """One 4-byte packet per signal and fold: data to the next rank, credit to the one before, own completion last."""
     role, channel = semaphore_roles(schedule)
     signals = schedule.signals
-    order = np.argsort(owner[schedule.signal_row], kind="stable")
+    order = np.lexsort((role[signals.semaphore], owner[schedule.signal_row]))
     row = owner[schedule.signal_row][order]
     peer, semaphore = signals.rank[order].astype(np.int64), signals.semaphore[order]
     every = np.arange(rows.rank.size)
@@ -305,10 +305,8 @@ def _signals(
     rank_in_row = np.concatenate((running_count(row), counts.signals))
     issuer = rows.rank[all_row]
     target = at.semaphore(all_peer, at.sp(all_channel), at.semaphore_id(all_channel, all_role), Window.INC, issuer)
-    feeds = np.unique(add)
-    if feeds.size > isa.FEED_WORD_COUNT:
-        raise UnsupportedError(f"{feeds.size} different signal values: the feed area holds {isa.FEED_WORD_COUNT}")
-    source = at.memory(issuer, issuer) + isa.FEED_WORDS + 4 * np.searchsorted(feeds, add)
+    feeds, word = _feeds(issuer, add, schedule.ranks)
+    source = at.memory(issuer, issuer) + isa.FEED_WORDS + 4 * word
     n = all_row.size
     fold = np.tile(np.arange(folds), n)
     one = np.repeat(np.arange(n), folds)
@@ -329,6 +327,17 @@ def _signals(
     return items, reads, feeds
 
 
+def _feeds(rank: I64, add: I64, ranks: int) -> tuple[tuple[I64, ...], I64]:
+    """Return the distinct values that each rank's signals add, ascending, and which of them each signal reads."""
+    keys, word = np.unique(rank << 32 | add, return_inverse=True)
+    start = np.searchsorted(keys, np.arange(ranks + 1) << 32)
+    most = int(np.diff(start).max(initial=0))
+    if most > isa.FEED_WORD_COUNT:
+        raise UnsupportedError(f"{most} different signal values: the feed area holds {isa.FEED_WORD_COUNT}")
+    feeds = tuple(keys[start[r] : start[r + 1]] & 0xFFFFFFFF for r in range(ranks))
+    return feeds, word - start[rank]
+
+
 def _join(data: _Items, signals: _Items) -> _Items:
     return _Items(*(np.concatenate((getattr(data, f), getattr(signals, f))) for f in _Items.__slots__))
 
@@ -339,7 +348,9 @@ def _join_reads(data: _Reads, signals: _Reads, items: int) -> _Reads:
     return _Reads(**moved)
 
 
-def _scatter(items: _Items, reads: _Reads, rows: DeviceRows, m2s: I64, s2m: I64, folds: int, feeds: I64) -> Rings:
+def _scatter(
+    items: _Items, reads: _Reads, rows: DeviceRows, m2s: I64, s2m: I64, folds: int, feeds: tuple[I64, ...]
+) -> Rings:
     """Put every descriptor at its place: sections in order, rows in order inside, phases by position."""
     start = rows.channel_start
     rx_ptr, rx_base = _sections(s2m, start, folds)

@@ -37,7 +37,8 @@ def execute(schedule: Schedule, inputs: Array) -> Array:
         )
     base = _bases(schedule)
     memory = np.zeros((schedule.ranks, int(base[-1])), np.uint8)
-    memory[:, base[schedule.input] : base[schedule.input] + want] = inputs.view(np.uint8).reshape(schedule.ranks, want)
+    given = np.ascontiguousarray(inputs).view(np.uint8).reshape(schedule.ranks, want)
+    memory[:, base[schedule.input] : base[schedule.input] + want] = given
     _run(schedule, memory.reshape(-1), base, inputs.dtype)
     start, size = int(base[schedule.output]), schedule.buffers[schedule.output].size
     return memory[:, start : start + size].copy().view(inputs.dtype)

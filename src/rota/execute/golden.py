@@ -15,7 +15,7 @@ from rota.request import EXACT_INTEGER, Request
 
 _FOLD: Final = {CceType.ADD: np.add, CceType.MAX: np.maximum, CceType.MIN: np.minimum}
 _BLOCK: Final = 1 << 20  # elements compared at a time
-_INTEGER_SPAN: Final = 100
+_INTEGER_SPAN: Final = 99
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,9 @@ class Accuracy:
     """A result against the float64 golden.
 
     Attributes:
-        max_ulp: largest error in units of the last place of the golden value's format; None when a result is not
-            finite where the golden value is, or the other way round.
+        max_ulp: largest error in units of the last place of the golden value in the wire format, whole numbers for
+            integers; None when a result is no number where the golden value, held to that format, is one, or another
+            infinity, and when bytes that were only moved differ.
         ranks_identical: whether all ranks of a group hold the same bytes; None for reduce-scatter, whose shards differ.
     """
 
@@ -35,8 +36,9 @@ class Accuracy:
 def make_inputs(request: Request, rng: np.random.Generator) -> Array:
     """Return one input a member, shape (members, elements), in the wire dtype.
 
-    Floats are uniform in [0.5, 1.5) divided by the next power of two above the ranks, so that a sum is near one in
-    every format; integers are uniform in [0, 100) for reductions and over the whole range for moves.
+    Floats are uniform in [0.5, 1.5) divided by the least power of two not under the ranks, so that a sum is near one in
+    every format. Integers are uniform over the whole range for moves; for reductions from 0 to 99, or as far as a sum
+    of all ranks fits, but at least to 1.
     """
     dtype = numpy_dtype(request.dtype)
     shape = (len(request.members), request.input_size // request.itemsize)
@@ -44,7 +46,8 @@ def make_inputs(request: Request, rng: np.random.Generator) -> Array:
         scale = 0.5 ** (request.ranks - 1).bit_length()
         return ((rng.random(shape, np.float32) + np.float32(0.5)) * np.float32(scale)).astype(dtype)
     if request.op is not None:
-        return rng.integers(0, _INTEGER_SPAN, shape).astype(dtype)
+        most = min(_INTEGER_SPAN, max(1, np.iinfo(dtype).max // request.ranks))
+        return rng.integers(0, most, shape, endpoint=True).astype(dtype)
     whole: Array = np.frombuffer(rng.bytes(shape[0] * shape[1] * dtype.itemsize), dtype).reshape(shape)
     return whole
 
@@ -101,15 +104,27 @@ def _row_error(request: Request, inputs: Array, row: Array) -> float | None:
 
 
 def _ulps(golden: Array, result: Array) -> float | None:
-    """Return the largest distance in units of the last place, None where finite meets infinite."""
+    """Return the largest distance in units of the last place, None where a number meets none, or another infinity.
+
+    The golden value is first held to the format: integers saturate, what would round above the largest float is
+    infinite.
+    """
     value = result.astype(np.float64)
     if result.dtype.kind in "iu":
-        return float(np.abs(value - golden).max(initial=0))
+        limits = np.iinfo(result.dtype)
+        return float(np.abs(value - np.clip(golden, float(limits.min), float(limits.max))).max(initial=0))
     info: Any = ml_dtypes.finfo(result.dtype)  # type: ignore[no-untyped-call]  # ml_dtypes has no annotations there
-    rounded = np.where(np.abs(golden) > float(info.max), np.copysign(np.inf, golden), golden)
-    finite = np.isfinite(rounded)
-    if (np.isfinite(value) != finite).any():
+    last = float(info.max)
+    too_large = np.abs(golden) >= last + _unit(np.array(last), info) / 2
+    held = np.where(too_large, np.copysign(np.inf, golden), golden)
+    finite = np.isfinite(held)
+    if not np.array_equal(value[~finite], held[~finite], equal_nan=True) or not np.isfinite(value[finite]).all():
         return None
-    _, exponent = np.frexp(rounded[finite])
-    unit = np.maximum(np.ldexp(float(info.eps), exponent - 1), float(info.smallest_subnormal))
-    return float((np.abs(value[finite] - rounded[finite]) / unit).max(initial=0))
+    return float((np.abs(value[finite] - held[finite]) / _unit(held[finite], info)).max(initial=0))
+
+
+def _unit(value: Array, info: Any) -> Array:
+    """Return the distance of neighbours in the format at these finite values."""
+    exponent = np.where(value == 0, -(1 << 15), np.frexp(value)[1])
+    unit: Array = np.maximum(np.ldexp(float(info.eps), exponent - 1), float(info.smallest_subnormal))
+    return unit

@@ -247,20 +247,13 @@ def len_ctrl(
     return encode_length(size) | _flags(ring, first=first, last=last, concat=concat, dmb=dmb, strong_order=strong_order)
 
 
-def meta_len_ctrl(count: int, *, ring: int | Array = FIRST_PHASE, first: Flags = False, concat: Flags = True) -> U32:
-    """Return the length words of `count` operand descriptors, which move no bytes."""
-    return np.full(count, TxFlag.META, np.uint32) | _flags(ring, first=first, concat=concat)
+def meta_len_ctrl(count: int, *, ring: int | Array = FIRST_PHASE, first: Flags = False) -> U32:
+    """Return the length words of `count` operand descriptors; they move no bytes and their packet goes on."""
+    operand = np.full(count, TxFlag.META | TxFlag.CONCAT, np.uint32)
+    return operand | _flags(ring, first=first, last=False, concat=False, dmb=False, strong_order=False)
 
 
-def _flags(
-    ring: int | Array,
-    *,
-    first: Flags = False,
-    last: Flags = False,
-    concat: Flags = False,
-    dmb: Flags = False,
-    strong_order: Flags = False,
-) -> U32:
+def _flags(ring: int | Array, *, first: Flags, last: Flags, concat: Flags, dmb: Flags, strong_order: Flags) -> U32:
     word: U32 = (np.asarray(ring, np.uint32) & np.uint32(RING_ID_MASK)) << np.uint32(RING_ID_SHIFT)
     pairs = (
         (first, TxFlag.FIRST),

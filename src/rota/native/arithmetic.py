@@ -8,7 +8,7 @@ Source: design §2 (2), conventions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -79,22 +79,36 @@ def move_pieces(
 
     Args:
         memory: bytes, one dimension.
-        targets: shape (n, t): the value of piece i is written to each of its t targets.
+        targets: shape (n, t): the value of piece i is written to each of its t targets. Targets do not overlap.
         sources: shape (n, k): the k sources of piece i, in fold order.
         dtype: the elements; needed when the pieces are combined.
     """
     if size < _GATHER_BELOW:
         _gather(memory, targets, sources, size, how, dtype)
-        return
-    for piece_targets, piece_sources in zip(targets.tolist(), sources.tolist(), strict=True):
-        parts = [memory[at : at + size] for at in piece_sources]
-        value = (
-            parts[0]
-            if how is Combine.COPY
-            else fold(how, [part.view(dtype or np.uint8) for part in parts]).view(np.uint8)
-        )
-        for at in piece_targets:
+    else:
+        _by_piece(memory, targets, sources, size, how, dtype)
+
+
+def _by_piece(memory: U8, targets: I64, sources: I64, size: int, how: Combine, dtype: np.dtype[Any] | None) -> None:
+    parts = ([memory[at : at + size] for at in piece] for piece in sources.tolist())
+    values: Iterable[Array]
+    if how is Combine.COPY:
+        values = (part[0] for part in parts)
+    else:
+        values = (fold(how, [one.view(dtype or np.uint8) for one in part]).view(np.uint8) for part in parts)
+    if _reads_what_is_written(targets, sources, size):
+        values = [value.copy() if how is Combine.COPY else value for value in values]
+    for piece, value in zip(targets.tolist(), values, strict=True):
+        for at in piece:
             memory[at : at + size] = value
+
+
+def _reads_what_is_written(targets: I64, sources: I64, size: int) -> bool:
+    """Say whether a source meets a target, other than the very bytes its own piece writes."""
+    at = np.sort(sources, axis=None)
+    met = np.searchsorted(at, targets + size, side="left") - np.searchsorted(at, targets - size, side="right")
+    own = (sources[:, None, :] == targets[:, :, None]).sum(axis=2)
+    return bool((met > own).any())
 
 
 def _gather(memory: U8, targets: I64, sources: I64, size: int, how: Combine, dtype: np.dtype[Any] | None) -> None:

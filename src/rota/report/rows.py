@@ -61,7 +61,7 @@ class Row:
 
 def row_of(job: Job, request: Request, outcomes: Sequence[Outcome]) -> Row:
     """Return the row of a request that was run, its groups in parts that get equally many channels."""
-    first = outcomes[0].lowered
+    first = max(outcomes, key=lambda outcome: len(outcome.lowered.request.groups)).lowered
     time_ps = max(outcome.timing.makespan_ps for outcome in outcomes)
     algbw = request.size * PICOSECONDS_PER_SECOND / time_ps / 10**9 if time_ps else None
     ulps = [outcome.accuracy.max_ulp for outcome in outcomes]

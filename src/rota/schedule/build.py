@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from rota.columns import Array, pointers
-from rota.schedule.ir import Buffer, Checks, Leaf, Op, Places, Rows, Schedule, Semaphore, Signals, Waits
-
-_PLACE: Final = (np.uint16, np.uint8, np.int64)
+from rota.schedule.ir import STORED, Buffer, Checks, Leaf, Op, Places, Rows, Schedule, Semaphore, Signals, Waits
 
 
 class Place(NamedTuple):
@@ -76,6 +74,7 @@ def assemble(
 ) -> Schedule:
     """Return the checked schedule of these blocks, one after another."""
     parts = [_Flat(block) for block in blocks if block.rank.size]
+    rows = STORED[Rows]
     return Schedule(
         ranks=ranks,
         buffers=tuple(buffers),
@@ -83,21 +82,21 @@ def assemble(
         input=input,
         output=output,
         rows=Rows(
-            rank=_stack([p.column(p.block.rank) for p in parts], np.uint16),
-            queue=_stack([p.column(p.block.queue) for p in parts], np.uint8),
-            part=_stack([p.column(p.block.part) for p in parts], np.uint16),
-            leg=_stack([p.column(p.block.leg) for p in parts], np.uint8),
-            step=_stack([p.column(p.block.step) for p in parts], np.uint16),
-            event=_stack([p.column(p.block.event) for p in parts], np.uint8),
-            leaf=_stack([p.column(int(p.block.leaf)) for p in parts], np.uint8),
-            op=_stack([np.where(p.size > 0, int(p.block.op), 0) for p in parts], np.uint8),
-            fence=_stack([p.column(p.block.fence) for p in parts], np.bool_),
-            size=_stack([p.size for p in parts], np.int64),
+            rank=_stack([p.column(p.block.rank) for p in parts], rows["rank"]),
+            queue=_stack([p.column(p.block.queue) for p in parts], rows["queue"]),
+            part=_stack([p.column(p.block.part) for p in parts], rows["part"]),
+            leg=_stack([p.column(p.block.leg) for p in parts], rows["leg"]),
+            step=_stack([p.column(p.block.step) for p in parts], rows["step"]),
+            event=_stack([p.column(p.block.event) for p in parts], rows["event"]),
+            leaf=_stack([p.column(int(p.block.leaf)) for p in parts], rows["leaf"]),
+            op=_stack([np.where(p.size > 0, int(p.block.op), 0) for p in parts], rows["op"]),
+            fence=_stack([p.column(p.block.fence) for p in parts], rows["fence"]),
+            size=_stack([p.size for p in parts], rows["size"]),
         ),
-        sources=Places(*_csr(parts, [p.places(p.block.sources) for p in parts], _PLACE)),
-        targets=Places(*_csr(parts, [p.places(p.block.targets) for p in parts], _PLACE)),
-        waits=Waits(*_csr(parts, [p.waits() for p in parts], (np.uint16, np.int32, np.int32))),
-        signals=Signals(*_csr(parts, [p.signals() for p in parts], (np.uint16, np.uint16, np.int32))),
+        sources=Places(*_csr(parts, [p.places(p.block.sources) for p in parts], STORED[Places])),
+        targets=Places(*_csr(parts, [p.places(p.block.targets) for p in parts], STORED[Places])),
+        waits=Waits(*_csr(parts, [p.waits() for p in parts], STORED[Waits])),
+        signals=Signals(*_csr(parts, [p.signals() for p in parts], STORED[Signals])),
         checks=checks,
     )
 
@@ -159,7 +158,9 @@ def _stack(columns: Sequence[Array], dtype: type[np.generic]) -> Array:
     return narrow
 
 
-def _csr(parts: Sequence[_Flat], entries: Sequence[list[_Entry]], types: tuple[type[np.generic], ...]) -> list[Array]:
+def _csr(
+    parts: Sequence[_Flat], entries: Sequence[list[_Entry]], stored: Mapping[str, type[np.generic]]
+) -> list[Array]:
     """Interleave the entries of each block row by row: CSR pointers, then the merged columns."""
     counts, columns = [np.zeros(0, np.int64)], []
     for part, block in zip(parts, entries, strict=True):
@@ -167,6 +168,7 @@ def _csr(parts: Sequence[_Flat], entries: Sequence[list[_Entry]], types: tuple[t
         counts.append(keep.sum(axis=1))
         if block:
             columns.append([np.stack(c, axis=1)[keep] for c in zip(*(entry.columns for entry in block), strict=True)])
-    ptr = pointers(np.concatenate(counts))
-    merged = [[part[i] for part in columns] for i in range(len(types))]
-    return [_stack([ptr], np.int32), *(_stack(c, kind) for c, kind in zip(merged, types, strict=True))]
+    ptr, *kinds = stored.values()
+    merged = [[part[i] for part in columns] for i in range(len(kinds))]
+    first = _stack([pointers(np.concatenate(counts))], ptr)
+    return [first, *(_stack(c, kind) for c, kind in zip(merged, kinds, strict=True))]

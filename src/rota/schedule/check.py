@@ -7,6 +7,7 @@ Source: schedule §3, conventions.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -15,7 +16,7 @@ import numpy as np
 from rota.columns import Array, owners
 from rota.errors import VerifyError
 from rota.schedule.counters import counters
-from rota.schedule.ir import MAX_RANKS, MAX_SOURCES, Checks, Op, Places, Schedule
+from rota.schedule.ir import MAX_NUMBER, MAX_RANKS, MAX_SOURCES, STORED, Checks, Leaf, Op, Places, Schedule
 
 _FINDINGS: Final = 8
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*", re.ASCII)
@@ -42,18 +43,24 @@ def _declared(schedule: Schedule) -> Iterator[str]:
     for name, index in (("input", schedule.input), ("output", schedule.output)):
         if not 0 <= index < len(schedule.buffers):
             yield f"{name} buffer {index}, expected one of the {len(schedule.buffers)} declared"
-    declared = [b.name for b in schedule.buffers], [s.name for s in schedule.semaphores]
-    for name in (*declared[0], *declared[1]):
-        if _NAME.fullmatch(name) is None:
-            yield f"name '{name}', expected letters, digits, '_' or '.'"
-    for names in declared:
-        if len(set(names)) != len(names):
-            yield "a name is declared twice"
-    if any(buffer.size < 0 for buffer in schedule.buffers) or any(s.initial < 0 for s in schedule.semaphores):
-        yield "a buffer size or an initial value is negative"
+    buffers = [(buffer.name, buffer.size) for buffer in schedule.buffers]
+    semaphores = [(semaphore.name, semaphore.initial) for semaphore in schedule.semaphores]
+    for what, entries in (("buffer", buffers), ("semaphore", semaphores)):
+        for name, number in entries:
+            if _NAME.fullmatch(name) is None:
+                yield f"{what} name '{name}', expected letters, digits, '_' or '.', the first no digit"
+            if not 0 <= number <= MAX_NUMBER:
+                yield f"{what} {name} of {number}, expected 0 to {MAX_NUMBER}"
+        times = Counter(name for name, _ in entries)
+        yield from (f"{what} {name} is declared twice" for name, count in times.items() if count > 1)
 
 
 def _shapes(schedule: Schedule) -> Iterator[str]:
+    for table in (schedule.rows, schedule.sources, schedule.targets, schedule.waits, schedule.signals):
+        for name, kind in STORED[type(table)].items():
+            found = getattr(table, name).dtype
+            if found != kind:
+                yield f"column {name} of {type(table).__name__} is {found}, expected {np.dtype(kind).name}"
     rows = len(schedule)
     tables = (
         ("sources", schedule.sources.ptr, schedule.sources.buffer.size),
@@ -68,9 +75,11 @@ def _shapes(schedule: Schedule) -> Iterator[str]:
 
 def _ids(schedule: Schedule) -> Iterator[str]:
     rows = schedule.rows
-    yield from _where(schedule, np.arange(len(schedule)), rows.rank >= schedule.ranks, "rank does not exist")
-    yield from _where(schedule, np.arange(len(schedule)), rows.op > max(Op), "operation does not exist")
-    yield from _where(schedule, np.arange(len(schedule)), rows.size < 0, "size is negative")
+    every = np.arange(len(schedule))
+    yield from _where(schedule, every, rows.rank >= schedule.ranks, "rank does not exist")
+    yield from _where(schedule, every, rows.leaf > max(Leaf), "leaf does not exist")
+    yield from _where(schedule, every, rows.op > max(Op), "operation does not exist")
+    yield from _where(schedule, every, rows.size < 0, "size is negative")
     waits, signals = schedule.waits, schedule.signals
     semaphores = len(schedule.semaphores)
     yield from _where(schedule, schedule.wait_row, waits.semaphore >= semaphores, "waits on an undeclared semaphore")
@@ -88,8 +97,8 @@ def _bounds(schedule: Schedule) -> Iterator[str]:
     limit = np.array([buffer.size for buffer in schedule.buffers], np.int64)
     for name, places in (("source", schedule.sources), ("target", schedule.targets)):
         owner = owners(places.ptr)
-        end = places.offset + schedule.rows.size[owner]
-        bad = (places.offset < 0) | (end > limit[places.buffer])
+        last = limit[places.buffer] - schedule.rows.size[owner]
+        bad = (places.offset < 0) | (places.offset > last)
         yield from _where(schedule, owner, bad, f"{name} lies outside its buffer")
 
 
@@ -100,6 +109,7 @@ def _movement(schedule: Schedule) -> Iterator[str]:
     yield from _where(schedule, every, (sources > 0) != moves, "a size without a source, or a source without a size")
     yield from _where(schedule, every, (targets > 0) != moves, "a size without a target, or a target without a size")
     yield from _where(schedule, every, (sources > 1) & (rows.op == Op.NONE), "several sources and no operation")
+    yield from _where(schedule, every, (rows.op != Op.NONE) & ~moves, "an operation and no data")
     yield from _where(schedule, every, (sources > MAX_SOURCES), f"more than {MAX_SOURCES} sources")
     yield from _overlaps(schedule)
 

@@ -8,6 +8,7 @@ Rank r of a schedule is the r-th member of its request, not a machine rank. Sour
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from functools import cached_property
@@ -18,6 +19,8 @@ import numpy as np
 from rota.columns import I32, I64, U8, U16, Array, Bool, freeze, freeze_columns, owners
 
 MAX_RANKS: Final = 65535
+MAX_NUMBER: Final = 10**18 - 1
+"""The largest size of a buffer and initial value of a semaphore: sums of two fit int64, and the text form 18 digits."""
 MAX_SOURCES: Final = 32
 """Sources of one row: what one CCE packet reads. Source: design §2 (20)."""
 
@@ -45,6 +48,9 @@ class Leaf(IntEnum):
     DIRECT_COPY = 7
     POST_SEND = 8
     POST_RECV = 9
+
+
+_LEAF_NAMES: Final = {int(leaf): leaf.name.lower() for leaf in Leaf}
 
 
 class Checks(Enum):
@@ -100,7 +106,7 @@ class Places:
     offset: I64
 
     def __post_init__(self) -> None:
-        _freeze_csr(self.ptr, self.rank, self.buffer, self.offset)
+        _freeze_csr(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,7 +119,7 @@ class Waits:
     subtract: I32
 
     def __post_init__(self) -> None:
-        _freeze_csr(self.ptr, self.semaphore, self.at_least, self.subtract)
+        _freeze_csr(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,7 +132,27 @@ class Signals:
     add: I32
 
     def __post_init__(self) -> None:
-        _freeze_csr(self.ptr, self.rank, self.semaphore, self.add)
+        _freeze_csr(self)
+
+
+STORED: Final[Mapping[type, Mapping[str, type[np.generic]]]] = {
+    Rows: {
+        "rank": np.uint16,
+        "queue": np.uint8,
+        "part": np.uint16,
+        "leg": np.uint8,
+        "step": np.uint16,
+        "event": np.uint8,
+        "leaf": np.uint8,
+        "op": np.uint8,
+        "fence": np.bool_,
+        "size": np.int64,
+    },
+    Places: {"ptr": np.int32, "rank": np.uint16, "buffer": np.uint8, "offset": np.int64},
+    Waits: {"ptr": np.int32, "semaphore": np.uint16, "at_least": np.int32, "subtract": np.int32},
+    Signals: {"ptr": np.int32, "rank": np.uint16, "semaphore": np.uint16, "add": np.int32},
+}
+"""How each column is stored. Source: schedule §1, conventions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,15 +225,18 @@ class Schedule:
     def name(self, row: int) -> str:
         """Return how messages call a row: rank, queue, leg, step and leaf."""
         rows = self.rows
-        leaf = Leaf(int(rows.leaf[row])).name.lower()
+        leaf = _LEAF_NAMES.get(int(rows.leaf[row]), f"leaf {rows.leaf[row]}")
         return (
             f"row {row} (rank {rows.rank[row]} channel {rows.queue[row]} leg {rows.leg[row]} step {rows.step[row]} "
             f"part {rows.part[row]} {leaf})"
         )
 
 
-def _freeze_csr(ptr: Array, *columns: Array) -> None:
-    if len({column.shape for column in columns}) != 1:
-        raise ValueError("columns of a CSR table differ in length")
-    for column in (ptr, *columns):
+def _freeze_csr(table: Places | Waits | Signals) -> None:
+    """Check that the pointers are one-dimensional and the other columns equally long; make all read-only."""
+    columns = {name: getattr(table, name) for name in table.__slots__}
+    lengths = {name: column.shape for name, column in columns.items() if name != "ptr"}
+    if len(set(lengths.values())) != 1 or any(column.ndim != 1 for column in columns.values()):
+        raise ValueError(f"columns of {type(table).__name__} differ in length: {lengths}")
+    for column in columns.values():
         freeze(column)

@@ -3,13 +3,13 @@
     0.0 0.1 recv_reduce_send ?recv.0>=1-1 : 0.slot.0+0 + 0.input+2048 -> 1.slot.0+1024 1024 add !1.recv.0+1
 
 reads rank.queue, leg.step or leg.step.part, leaf (`@event` behind it when it has one), `|` for a fence, waits,
-sources in fold order, targets, size, operation, signals.
+sources in fold order, targets, size, operation, signals. Lines that begin with `#` are comments.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final
 
@@ -17,16 +17,30 @@ import numpy as np
 
 from rota.columns import Array, pointers
 from rota.errors import DecodeError
-from rota.schedule.ir import Buffer, Checks, Leaf, Op, Places, Rows, Schedule, Semaphore, Signals, Waits
+from rota.schedule.ir import (
+    MAX_NUMBER,
+    STORED,
+    Buffer,
+    Checks,
+    Leaf,
+    Op,
+    Places,
+    Rows,
+    Schedule,
+    Semaphore,
+    Signals,
+    Waits,
+)
 
 _NAME: Final = r"[A-Za-z_][A-Za-z0-9_.]*"
+_PLACE: Final = rf"\d{{1,5}}\.{_NAME}\+\d{{1,18}}"
 _ROW: Final = re.compile(
     r"(?P<rank>\d{1,5})\.(?P<queue>\d{1,3}) (?P<leg>\d{1,3})\.(?P<step>\d{1,5})(?:\.(?P<part>\d{1,5}))? "
     r"(?P<leaf>[a-z_]+)(?:@(?P<event>\d{1,3}))?(?P<fence> \|)?"
-    rf"(?P<waits>(?: \?{_NAME}>=\d{{1,9}}-\d{{1,9}})*)"
-    rf"(?: : (?P<sources>[\w.]+\+\d{{1,18}}(?: \+ [\w.]+\+\d{{1,18}})*)"
-    rf" -> (?P<targets>[\w.]+\+\d{{1,18}}(?: \+ [\w.]+\+\d{{1,18}})*) (?P<size>\d{{1,18}})(?: (?P<op>[a-z]+))?)?"
-    rf"(?P<signals>(?: !\d{{1,5}}\.{_NAME}\+\d{{1,9}})*)",
+    rf"(?P<waits>(?: \?{_NAME}>=\d{{1,10}}-\d{{1,10}})*)"
+    rf"(?: : (?P<sources>{_PLACE}(?: \+ {_PLACE})*) -> (?P<targets>{_PLACE}(?: \+ {_PLACE})*)"
+    rf" (?P<size>\d{{1,18}})(?: (?P<op>[a-z]+))?)?"
+    rf"(?P<signals>(?: !\d{{1,5}}\.{_NAME}\+\d{{1,10}})*)",
     re.ASCII,
 )
 _LEAVES: Final = {leaf.name.lower(): leaf for leaf in Leaf}
@@ -45,12 +59,11 @@ def parse(text: str) -> Schedule:
         DecodeError: a line is no line of a schedule; the offset is the line number.
         VerifyError: the text is well-formed and the schedule is not.
     """
-    lines = text.splitlines()
+    lines = [(i, line) for i, line in enumerate(text.splitlines(), start=1) if line.strip() and line[0] != "#"]
     head = _Head(lines)
     body = _Body(head)
-    for number in range(head.rows_at, len(lines)):
-        if lines[number].strip():
-            body.read(lines[number], number + 1)
+    for number, line in lines[head.size :]:
+        body.read(line, number)
     return body.schedule()
 
 
@@ -120,26 +133,25 @@ def _spans(ptr: Array, items: list[str], joint: str) -> list[str]:
 
 
 class _Head:
-    """The header lines: declarations, then the number of the first row."""
+    """The header lines; `size` is how many there are."""
 
-    def __init__(self, lines: list[str]) -> None:
+    def __init__(self, lines: list[tuple[int, str]]) -> None:
         self.ranks = 0
         self.buffers: list[Buffer] = []
         self.semaphores: list[Semaphore] = []
         self.ends = {"input": "", "output": ""}
-        if not lines or lines[0].split() != ["schedule", "1"]:
-            raise DecodeError(
-                "schedule text", offset=1, expected="'schedule 1'", got=f"'{lines[0][:40] if lines else ''}'"
-            )
-        self.rows_at = len(lines)
-        for number, line in enumerate(lines[1:], start=1):
-            if not self._read(line.split(), line, number + 1):
-                self.rows_at = number
+        number, first = lines[0] if lines else (1, "")
+        if first.split() != ["schedule", "1"]:
+            raise DecodeError("schedule text", offset=number, expected="'schedule 1'", got=f"'{first[:40]}'")
+        self.size = 1
+        for number, line in lines[1:]:
+            if not self._read(line.split(), line, number):
                 break
+            self.size += 1
         missing = [name for name, value in self.ends.items() if value not in [b.name for b in self.buffers]]
         if missing or not self.ranks:
             what = f"an '{missing[0]}' line that names a declared buffer" if missing else "a 'ranks' line"
-            raise DecodeError("schedule text", offset=self.rows_at + 1, expected=what, got="none")
+            raise DecodeError("schedule text", offset=number, expected=f"{what} before the first row", got="none")
 
     def _read(self, words: list[str], line: str, number: int) -> bool:
         match words:
@@ -153,8 +165,6 @@ class _Head:
                 self.ends[which] = name
             case [first, *_] if first[:1].isdigit():
                 return False
-            case []:
-                pass
             case _:
                 raise DecodeError(
                     "schedule text", offset=number, expected="a declaration or a row", got=f"'{line[:60]}'"
@@ -163,7 +173,7 @@ class _Head:
 
 
 def _small(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 18
+    return text.isascii() and text.isdigit() and len(text) <= len(str(MAX_NUMBER))
 
 
 class _Body:
@@ -173,6 +183,7 @@ class _Body:
         self.head = head
         self.buffer = {b.name: i for i, b in enumerate(head.buffers)}
         self.semaphore = {s.name: i for i, s in enumerate(head.semaphores)}
+        self.lines: list[int] = []
         self.rows: list[tuple[int, ...]] = []
         self.sources: list[list[tuple[int, ...]]] = []
         self.targets: list[list[tuple[int, ...]]] = []
@@ -188,6 +199,7 @@ class _Body:
             raise DecodeError(
                 "schedule text", offset=number, expected="a known leaf and operation", got=f"'{line[:60]}'"
             )
+        self.lines.append(number)
         ids = [int(match[name] or 0) for name in ("rank", "queue", "part", "leg", "step", "event")]
         self.rows.append((*ids, leaf, op, match["fence"] is not None, int(match["size"] or 0)))
         try:
@@ -214,37 +226,36 @@ class _Body:
         return int(rank), self.semaphore[name], int(add)
 
     def schedule(self) -> Schedule:
-        types = (np.uint16, np.uint8, np.uint16, np.uint8, np.uint16, np.uint8, np.uint8, np.uint8, np.bool_, np.int64)
-        rank_type = (np.uint16, np.uint8, np.int64)
         return Schedule(
             ranks=self.head.ranks,
             buffers=tuple(self.head.buffers),
             semaphores=tuple(self.head.semaphores),
             input=self.buffer[self.head.ends["input"]],
             output=self.buffer[self.head.ends["output"]],
-            rows=Rows(*_columns(self.rows, types)),
-            sources=Places(_ptr(self.sources), *_columns(_flat(self.sources), rank_type)),
-            targets=Places(_ptr(self.targets), *_columns(_flat(self.targets), rank_type)),
-            waits=Waits(_ptr(self.waits), *_columns(_flat(self.waits), (np.uint16, np.int32, np.int32))),
-            signals=Signals(_ptr(self.signals), *_columns(_flat(self.signals), (np.uint16, np.uint16, np.int32))),
+            rows=Rows(*_columns(self.rows, self.lines, STORED[Rows])),
+            sources=Places(*self._csr(self.sources, STORED[Places])),
+            targets=Places(*self._csr(self.targets, STORED[Places])),
+            waits=Waits(*self._csr(self.waits, STORED[Waits])),
+            signals=Signals(*self._csr(self.signals, STORED[Signals])),
             checks=Checks.ALL,
         )
 
-
-def _flat(lists: list[list[tuple[int, ...]]]) -> list[tuple[int, ...]]:
-    return [item for items in lists for item in items]
-
-
-def _ptr(lists: list[list[tuple[int, ...]]]) -> Array:
-    return pointers(np.array([len(items) for items in lists], np.int64)).astype(np.int32)
+    def _csr(self, lists: list[list[tuple[int, ...]]], stored: Mapping[str, type[np.generic]]) -> list[Array]:
+        ptr = pointers(np.array([len(items) for items in lists], np.int64)).astype(stored["ptr"])
+        items = [item for items in lists for item in items]
+        lines = [line for line, items in zip(self.lines, lists, strict=True) for _ in items]
+        return [ptr, *_columns(items, lines, {name: kind for name, kind in stored.items() if name != "ptr"})]
 
 
-def _columns(items: list[tuple[int, ...]], types: tuple[type, ...]) -> list[Array]:
+def _columns(items: list[tuple[int, ...]], lines: list[int], stored: Mapping[str, type[np.generic]]) -> list[Array]:
+    """Return the columns of a table, refusing what a column cannot hold; `lines` says where each item stands."""
     out: list[Array] = []
-    for index, kind in enumerate(types):
+    for index, (name, kind) in enumerate(stored.items()):
         values = [item[index] for item in items]
-        info = None if kind is np.bool_ else np.iinfo(kind)
-        if info is not None and values and max(values) > info.max:
-            raise DecodeError("schedule text", offset=0, expected=f"numbers up to {info.max}", got=str(max(values)))
+        most = 1 if kind is np.bool_ else int(np.iinfo(np.dtype(kind)).max)
+        worst = max(values, default=0)
+        if worst > most:
+            line = lines[values.index(worst)]
+            raise DecodeError("schedule text", offset=line, expected=f"{name} of at most {most}", got=str(worst))
         out.append(np.array(values, kind))
     return out

@@ -37,12 +37,15 @@ class Plan:
     settings: Settings
 
 
+Verdicts = tuple[tuple[Algorithm, Verdict], ...]
+
+
 def select(request: Request, platform: Platform, settings: Settings) -> Plan:
-    """Decide for a request whose groups all get equally many ring channels.
+    """Decide for a request whose groups all get one algorithm and equally many ring channels.
 
     Raises:
         UsageError: a rank is not on the machine.
-        UnsupportedError: a group cannot be wired, or the groups get different numbers of channels.
+        UnsupportedError: a group cannot be wired, or the groups differ in algorithm or number of channels.
     """
     wirings = tuple(wire(platform, group) for group in request.groups)
     counts = {len(wiring.channels) for wiring in wirings}
@@ -50,15 +53,22 @@ def select(request: Request, platform: Platform, settings: Settings) -> Plan:
         raise UnsupportedError(
             "the groups of the request get different numbers of ring channels; make one request for each"
         )
-    at = Situation(request, platform, wirings[0])
-    verdicts = tuple((algorithm, rule(at)) for algorithm, rule in CASCADE)
-    winner = next(algorithm for algorithm, verdict in verdicts if verdict)
-    row = admitting(at, mesh_limits(platform.family, at.ranks)) if winner is Algorithm.MESH else None
+    verdicts, selected = _ask(Situation(request, platform, wirings[0]))
+    if any(_ask(Situation(request, platform, wiring))[1] is not selected for wiring in wirings[1:]):
+        raise UnsupportedError("the groups of the request get different algorithms; make one request for each")
     return Plan(
         request=request,
-        selected=row.reported if row is not None else winner,
+        selected=selected,
         wirings=wirings,
         verdicts=verdicts,
         channels=counts.pop(),
         settings=settings,
     )
+
+
+def _ask(at: Situation) -> tuple[Verdicts, Algorithm]:
+    """Ask every predicate about a group; return what they said, and the algorithm as it is reported."""
+    verdicts = tuple((algorithm, rule(at)) for algorithm, rule in CASCADE)
+    winner = next(algorithm for algorithm, verdict in verdicts if verdict)
+    row = admitting(at, mesh_limits(at.platform.family, at.ranks)) if winner is Algorithm.MESH else None
+    return verdicts, winner if row is None else row.reported

@@ -8,7 +8,9 @@ from typing import Final
 from rota.facts import CONVENTION, HIGH, MEDIUM, Source, Verdict, no, yes
 from rota.isa.enums import Algorithm, EncOp
 from rota.machine.group import Wiring
+from rota.machine.partition import format_ranks
 from rota.machine.platform import Family, Platform
+from rota.machine.topology import one_die_turns
 from rota.request import KIND_NAMES, Request
 from rota.select.limits import RDH_LIMIT, Limit, mesh_limits
 from rota.units import format_size
@@ -18,6 +20,7 @@ _ADMISSION_OURS: Final = Source("select", "4", CONVENTION)
 _RDH: Final = Source("select", "5.1", HIGH)
 _RDH_GEOMETRY: Final = Source("select", "5.2", CONVENTION)
 _PRIMARIES: Final = Source("design", "2 (13)", CONVENTION)
+_OWNED_PORTS: Final = Source("topology", "4, KangaRing with owned ports", CONVENTION)
 _SINGLE_CYCLE: Final = Source("all-reduce", "6.1", HIGH)
 _RING: Final = Source("select", "5.2", HIGH)
 _NO_ROW: Final = Source("select", "7.1", MEDIUM)
@@ -75,14 +78,22 @@ def can_mesh(at: Situation) -> Verdict:
 
 
 def can_kangaring(at: Situation) -> Verdict:
-    """KangaRing looks at the topology alone: pairs on every chip, and owned ports along a ring."""
+    """KangaRing looks at the topology alone: pairs on every chip, and owned ports along a cycle of chips."""
     if at.per_chip < KANGARING_LEAST_PER_CHIP:
-        return no(f"{at.per_chip} ranks a chip: it needs at least {KANGARING_LEAST_PER_CHIP}", _PRIMARIES)
+        ranks = "1 rank" if at.per_chip == 1 else f"{at.per_chip} ranks"
+        return no(f"{ranks} a chip: it needs at least {KANGARING_LEAST_PER_CHIP}", _PRIMARIES)
     least = KANGARING_LEAST_RANKS[at.platform.lnc]
     if at.ranks < least:
         return no(f"{at.ranks} ranks: at LNC {at.platform.lnc} it needs at least {least}", _ADMISSION)
     if len(at.wiring.chips) == 2:
-        return no("two chips share one cable each way, so a primary cannot own both its ports", _PRIMARIES)
+        return no("two chips share one cable each way, so a primary cannot own both its ports", _OWNED_PORTS)
+    if len(at.wiring.channels) == 1:
+        return no("it goes round a cycle of chips, and these are an open chain", _OWNED_PORTS)
+    order = at.wiring.channels[0].order
+    turns = one_die_turns(at.platform, [rank // at.per_chip for rank in order[:: at.per_chip]])
+    if turns:
+        chips = format_ranks(sorted(turns))
+        return no(f"the ring turns on one die of chips {chips}, where one pair would own both its ports", _OWNED_PORTS)
     return yes(f"{len(at.wiring.chips)} whole chips on a ring", _ADMISSION)
 
 

@@ -15,6 +15,8 @@ from rota.isa.descriptors import (
     DESCRIPTOR,
     FMA_META_WORD,
     LIMITS,
+    PACKET_GRANULE,
+    CceCtrl,
     CceWord,
     MetaCtrl,
     Ordering,
@@ -180,9 +182,10 @@ def test_barrier_of_a_reduce_is_bit_6() -> None:
 )
 def test_reduce_words_that_mean_nothing(word: int, message: str) -> None:
     """A word with an unknown operation, a type without a size, or a bit nobody names is a DecodeError."""
-    with pytest.raises(DecodeError, match=message) as caught:
-        decode_cce_word(word, offset=12)
-    assert caught.value.offset == 12
+    for offset, read in ((0, lambda: decode_cce_word(word)), (12, lambda: decode_cce_word(word, offset=12))):
+        with pytest.raises(DecodeError, match=message) as caught:
+            read()
+        assert caught.value.offset == offset
 
 
 @pytest.mark.parametrize(
@@ -214,6 +217,8 @@ def test_reduce_words_that_are_refused(op: CceType, transfer: Dtype, scale: Dtyp
 def test_reduce_packet_size(dtype: Dtype, arch: str, size: int) -> None:
     """sdma §7, §19: elements times their size, at most the byte limit, a multiple of 32."""
     assert reduce_packet_bytes(dtype, arch) == size
+    assert PACKET_GRANULE == 32
+    assert size % PACKET_GRANULE == 0
 
 
 @pytest.mark.parametrize("dtype", [FP32R, Dtype.INVALID])
@@ -254,6 +259,10 @@ def test_unknown_architecture() -> None:
         (TxFlag.LAST, 0x08000000), (TxFlag.FIRST, 0x04000000), (TxFlag.META, 0x00800000), (TxFlag.DUMMY, 0x00400000),
         (RxFlag.STRONG_ORDER_WR, 0x20000000), (RxFlag.EMBEDDED_SEMAPHORE, 0x80000000), (RxFlag.INT_EN, 0x10000000),
         (RxFlag.FIRST, 0x04000000), (RxFlag.LAST, 0x08000000), (MetaCtrl.WRITE_BARRIER, 0x04000000),
+        (MetaCtrl.VALIDATE_CRC, 0x00004000), (MetaCtrl.USE_STORED_CRC_IV, 0x00008000),
+        (MetaCtrl.SEND_CRC_RESULT, 0x00010000), (MetaCtrl.STORE_CRC_RESULT, 0x00020000),
+        (MetaCtrl.STORE_SOURCE_CRC, 0x00040000), (CceCtrl.MINMAX_LAST, 0x10), (CceCtrl.USE_CONSTANT, 0x20),
+        (CceCtrl.WRITE_BARRIER, 0x40), (CceCtrl.LAST, 0x80),
         (MetaCtrl.NOTIFICATION_MASK, 0x10000000), (MetaCtrl.CHAIN, 0x40000000), (MetaCtrl.COPY_SOURCE_DATA, 0x00080000),
     ],
 )  # fmt: skip
@@ -294,6 +303,22 @@ def test_length_words_of_many_descriptors() -> None:
     )
     assert [f"{word:08X}" for word in words.tolist()] == ["85000010", "C2000020", "29000000"]
     assert words.dtype == np.uint32
+
+
+def test_length_words_say_nothing_unless_told() -> None:
+    """A data descriptor alone has its length and phase 1; an operand has META, CONCAT and phase 1, and no length."""
+    assert (int(len_ctrl(16)), meta_len_ctrl(2).tolist()) == (0x01000010, [0x81800000] * 2)
+    assert meta_len_ctrl(2, ring=2, first=np.array([True, False])).tolist() == [0x86800000, 0x82800000]
+
+
+def test_orderings() -> None:
+    """sdma §8: the numbers of the modes."""
+    assert [(mode.name, int(mode)) for mode in Ordering] == [
+        ("NONE", 0),
+        ("DMB", 1),
+        ("WRITE_BARRIER", 2),
+        ("STRONG_ORDER_WR", 3),
+    ]
 
 
 def test_fma_selectors() -> None:

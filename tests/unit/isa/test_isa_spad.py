@@ -145,7 +145,7 @@ def test_no_bits_for_no_algorithm() -> None:
     """device §2.1: 11 is INVALID; in the pattern reading only 0 and 1 mean anything."""
     with pytest.raises(UsageError, match="INVALID is no algorithm"):
         algo_type(Algorithm.INVALID)
-    with pytest.raises(DecodeError, match="expected one of 0, 1, got 2"):
+    with pytest.raises(DecodeError, match="at offset 0: expected one of 0, 1, got 2"):
         pattern_of(2, reading=AlgoReading.PATTERN)
 
 
@@ -209,7 +209,7 @@ def test_end_marks_that_mean_nothing(data: bytes, count: int, offset: int, messa
 
 def test_region_sizes() -> None:
     """device §2.3: 512 control entries and 4096 slot entries."""
-    assert (CONTROL_REGION_SIZE // ENTRY_SIZE, SLOT_REGION_SIZE // ENTRY_SIZE) == (512, 4096)
+    assert (CONTROL_REGION_SIZE, SLOT_REGION_SIZE) == (512 * ENTRY_SIZE, 4096 * ENTRY_SIZE) == (0x1000, 0x8000)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,9 @@ from rota.isa.enums import AluOp, CollectiveType, EncOp, Opcode, UpdateMode, Wai
 from rota.isa.words import (
     ALL_REDUCE_WORD,
     COLLECTIVE_WORD,
+    EVENTS,
+    HEADER,
+    RECORD,
     Multiply,
     Word,
     check_trigger,
@@ -252,6 +255,11 @@ def test_every_collective_type_has_a_word() -> None:
     for ctype in list(CollectiveType)[1:]:
         data = changed(GOOD, 32, ctype)
         assert encode_word(decode_word(data)) == data
+
+
+def test_sizes() -> None:
+    """isa §2: a header has 4 bytes, events 8, a record 64."""
+    assert [layout.size for layout in (HEADER, EVENTS, RECORD, ALL_REDUCE_WORD, COLLECTIVE_WORD)] == [4, 8, 64, 64, 64]
 
 
 def test_reserved_bytes_are_those_the_pages_print() -> None:

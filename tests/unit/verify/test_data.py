@@ -181,6 +181,13 @@ def test_an_output_nobody_writes() -> None:
     )
 
 
+def test_the_odd_end_of_a_buffer_is_looked_at_too() -> None:
+    """Moves of 4 bytes leave the last 2 of 6 unwritten."""
+    rows = [row.replace(" 8 add", " 4 add") for row in (FULL_0, FULL_1)]
+    found = only(find_data(schedule(*rows, input_size=6, output=6), request(size=6)))
+    assert found.startswith("rank 0 output+4 (2 bytes, and on 1 other rank) is never written")
+
+
 def test_too_many_contributions_in_a_gather() -> None:
     """An all-gather does not reduce: a sum has the wrong operation, and a contribution too much."""
     rows = [f"{r}.0 0.{s} direct_copy : {s}.input+0 -> {r}.output+{4 * s} 4" for r in range(2) for s in range(2)]
@@ -210,6 +217,13 @@ def test_the_last_write_counts() -> None:
     found = only(find_data(schedule(FULL_0, FULL_1, "0.0 0.2 direct_copy : 0.input+0 -> 1.output+0 8"), request()))
     assert found.startswith("rank 1 output+0 (8 bytes) lost rank 1's contribution")
     assert "written last by row 2 (rank 0 channel 0 leg 0 step 2 part 0 direct_copy)" in found
+
+
+def test_outputs_are_looked_at_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few outputs are compared at a time, the last rank's is among them."""
+    monkeypatch.setattr("rota.verify.data._SLICE_BYTES", 1)
+    verify_data(schedule(FULL_0, FULL_1), request())
+    assert only(find_data(schedule(FULL_0), request())).startswith("rank 1 output+0 (8 bytes) is never written")
 
 
 def test_a_schedule_for_another_request() -> None:
@@ -281,13 +295,14 @@ def test_traffic_counts_pushes_pulls_and_copies() -> None:
         "1.0 0.1 recv_reduce_copy : 1.scratch+0 + 1.input+0 -> 1.output+0 + 0.output+0 8 add",
         "0.0 0.2 direct_copy : 1.input+0 -> 0.scratch+0 4",
         "0.0 0.3 direct_recv",
+        "2.0 0.4 send : 2.input+0 -> 0.scratch+0 + 1.scratch+0 2",
     ]
-    moved = traffic(schedule(*rows))
-    assert moved.sent.tolist() == [8, 8 + 4]
-    assert moved.read.tolist() == [8, 16 + 4]
-    assert moved.written.tolist() == [8 + 4, 8 + 8]
-    assert moved.moves.tolist() == [2, 1]
-    assert moved.sends.tolist() == [1, 1]
+    moved = traffic(schedule(*rows, ranks=3))
+    assert moved.sent.tolist() == [8, 8 + 4, 2 + 2]
+    assert moved.read.tolist() == [8, 16 + 4, 2]
+    assert moved.written.tolist() == [8 + 4 + 2, 8 + 8 + 2, 0]
+    assert moved.moves.tolist() == [2, 1, 1]
+    assert moved.sends.tolist() == [1, 1, 1]
 
 
 def test_traffic_of_an_empty_schedule_is_zero() -> None:

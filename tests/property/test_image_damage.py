@@ -1,0 +1,168 @@
+"""Damaged images: a flipped bit under right checksums is refused, or stops the run, or spoils the result; never silent.
+
+Only the instruction words, which are there for people, may change unnoticed when the digest does not tell. A rank that
+is alone has nobody to contradict it: there the names of buffers, the bytes of the output behind its last element and
+the number of its chip are the digest's alone too. Source: device-model §7.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.images import CRC_AT, TRN1, Array, Ring, seal, table
+
+from rota.device.disasm import counts, disassemble_image
+from rota.device.load import load_image
+from rota.device.model import Order, load
+from rota.errors import DecodeError, StuckError
+from rota.isa.dtypes import Dtype
+from rota.isa.enums import EncOp
+from rota.isa.image import DIGEST_SIZE, HEADER, MAGIC, SECTION, Section
+
+FLIPS = 100  # of each image in the default run
+RINGS = {
+    "all_reduce": Ring(count=3 * 2 * 64 * 2 + 5, groups=((1, 2, 6),)),
+    "all_gather": Ring(kind=EncOp.ALLGATHER, dtype=Dtype.INT8, count=3 * 301, groups=((1, 2, 6),)),
+    "reduce_scatter": Ring(kind=EncOp.REDUCE_SCATTER, dtype=Dtype.FP32, count=3 * 101, platform_name=TRN1),
+}
+
+
+def places(image: bytes) -> list[tuple[str, int, int]]:
+    """Return name, start and end of each part of an image: the table, the sections, the gaps; not the digest."""
+    parts = table(image)
+    out = [("header", 0, HEADER.size), ("table", HEADER.size, HEADER.size + SECTION.size * len(parts))]
+    for (kind, _), (_, offset, size) in parts.items():
+        if offset > out[-1][2]:
+            out.append(("gap", out[-1][2], offset))
+        out.append((kind.name, offset, offset + size))
+    assert out[-1][2] == len(image) - DIGEST_SIZE
+    return out
+
+
+def is_checksum(name: str, at: int) -> bool:
+    """Say whether a byte of the table is recomputed when an image is sealed."""
+    return name == "table" and 0 <= (at - HEADER.size) % SECTION.size - CRC_AT < 4
+
+
+@cache
+def golden(name: str) -> tuple[Array, Array]:
+    ring = RINGS[name]
+    raw = ring.raw_inputs()
+    return raw, load(ring.images).run(raw)
+
+
+def fate(name: str, rank: int, damaged: bytes) -> str:
+    """Return what becomes of the operation when one rank loads other bytes."""
+    images = list(RINGS[name].images)
+    images[rank] = damaged
+    raw, right = golden(name)
+    try:
+        result = load(images).run(raw)
+    except DecodeError as error:
+        return "refused" if 0 <= error.offset <= len(damaged) else f"refused at {error.offset}"
+    except StuckError:
+        return "stuck"
+    return "right" if np.array_equal(result, right) else "wrong"
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_no_flipped_bit_is_silent(name: str) -> None:
+    """Single flips in every kind of place, checksums and digest made right again."""
+    rng = np.random.default_rng(sum(name.encode()))
+    found: Counter[tuple[str, str]] = Counter()
+    for _ in range(FLIPS):
+        rank = int(rng.integers(3))
+        image = RINGS[name].images[rank]
+        spots = places(image)
+        chosen = str(rng.choice(sorted({place for place, _, _ in spots})))
+        _, start, end = spots[rng.choice([i for i, spot in enumerate(spots) if spot[0] == chosen])]
+        at = int(rng.integers(start, end))
+        if is_checksum(chosen, at):
+            continue
+        damaged = bytearray(image)
+        damaged[at] ^= 1 << int(rng.integers(8))
+        found[chosen, fate(name, rank, seal(bytes(damaged), checksums=chosen not in ("header", "table")))] += 1
+    silent = {place for place, what in found if what == "right"}
+    assert silent == {Section.WORDS.name}, found
+    assert {place for place, what in found if what != "refused"} <= {Section.WORDS.name, "TX", "RX"}, found
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_without_sealing_the_digest_tells(name: str) -> None:
+    """The same flips as they come, in the words too: the digest refuses them all."""
+    image = RINGS[name].images[0]
+    for at in np.random.default_rng(1).integers(0, len(image), 50).tolist():
+        damaged = bytearray(image)
+        damaged[at] ^= 1 << at % 8
+        assert fate(name, 0, bytes(damaged)) == "refused"
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_several_changed_bytes_never_crash(data: st.DataObject) -> None:
+    """Any bytes over any places, sealed: refused, stuck, wrong or right, in both orders, and nothing else."""
+    name = data.draw(st.sampled_from(sorted(RINGS)))
+    image = RINGS[name].images[1]
+    damaged = bytearray(image)
+    spots = [spot for spot in places(image) if spot[0] not in ("header", "table")]
+    for _ in range(data.draw(st.integers(1, 4))):
+        _, start, end = data.draw(st.sampled_from(spots))
+        at = data.draw(st.integers(start, end - 1))
+        new = data.draw(st.binary(min_size=1, max_size=min(16, end - at)))
+        damaged[at : at + len(new)] = new
+    sealed = seal(bytes(damaged))
+    if fate(name, 1, sealed) in ("wrong", "right"):
+        images = [*RINGS[name].images[:1], sealed, *RINGS[name].images[2:]]
+        raw, _ = golden(name)
+        load(images).run(raw, order=Order.RANDOM, rng=np.random.default_rng(0))
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_what_the_container_allows_can_be_read(data: st.DataObject) -> None:
+    """An image that loads is shown record by record, whatever its sections say."""
+    image = RINGS["all_reduce"].images[1]
+    damaged = bytearray(image)
+    kinds = [spot for spot in places(image) if spot[0] not in ("header", "table", "gap", "META")]
+    for _ in range(3):
+        _, start, end = data.draw(st.sampled_from(kinds))
+        at = data.draw(st.integers(start, end - 1))
+        damaged[at : at + 8] = data.draw(st.binary(min_size=8, max_size=8))[: end - at]
+    sealed = seal(bytes(damaged[: len(image)]))
+    try:
+        load_image(sealed)
+    except DecodeError:
+        return
+    assert all(str(line) and line.to_json() for line in disassemble_image(sealed))
+    assert counts(sealed)["bytes"] == len(image)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.binary(max_size=400), magic=st.booleans(), sealed=st.booleans())
+def test_random_bytes_are_no_image(data: bytes, magic: bool, sealed: bool) -> None:
+    """With or without the magic and a right digest: DecodeError."""
+    raw = (MAGIC if magic else b"") + data
+    if sealed:
+        raw = seal(raw + bytes(DIGEST_SIZE), checksums=False)
+    for digests in (True, False):
+        with pytest.raises(DecodeError):
+            load_image(raw, digests=digests)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cut=st.floats(0, 1, exclude_max=True), sealed=st.booleans())
+def test_a_part_of_an_image_is_no_image(cut: float, sealed: bool) -> None:
+    """Cut anywhere, with a right digest or without: DecodeError."""
+    image = RINGS["reduce_scatter"].images[0]
+    part = image[: int(cut * len(image))]
+    if sealed:
+        part = seal(part + bytes(DIGEST_SIZE), checksums=False)
+    if part == image:
+        return
+    with pytest.raises(DecodeError):
+        load_image(part)
