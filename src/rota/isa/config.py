@@ -81,7 +81,7 @@ PROGRAM_SOURCE: Final = Source("device", "3.1", HIGH)
 DMA_ALLOCATIONS: Final = 8
 PROGRAM_BLOCK: Final = Layout("program_block", size=3592, source=PROGRAM_SOURCE, fields=(
     # name                     at  type   meaning
-    Field("dma_alloc_bitmap",   0, "16<u4", "eight pairs: queue, bit for each engine"),
+    Field("dma_alloc_bitmap",   0, f"{2 * DMA_ALLOCATIONS}<u4", "eight pairs: queue, bit for each engine"),
     Field("desc_count",        64, "V2080", "descriptor counts"),
     Field("slot_spad_base",  2144, f"{SLOTS}<u8", "addresses of the slot programs"),
     Field("ctrl_spad_base",  2192, "<u8", "address of the control table"),

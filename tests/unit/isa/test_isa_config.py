@@ -12,6 +12,7 @@ from rota.isa.config import (
     CHANNELS,
     CONFIGURATIONS,
     DEVICE_IDS,
+    DMA_ALLOCATIONS,
     HOST_BLOCK_SIZE,
     HOST_EVENTS,
     MESH_EVENT,
@@ -62,6 +63,12 @@ def offsets(layout: Layout) -> dict[str, int]:
     return {field.name: field.at for field in layout.fields}
 
 
+def stray_bits(layout: Layout) -> list[int]:
+    """Return the bits of a record that no field names."""
+    size = layout.size
+    return [bit for bit in range(8 * size) if layout.reserved((1 << bit).to_bytes(size, "little")) is not None]
+
+
 def test_ring_channel_fields() -> None:
     """device §4: the rows of the 148-byte table; a neighbour has 28 bytes, a broadcast 20."""
     assert (RING_CHANNEL.size, NEIGHBOUR.size, BROADCAST.size) == (148, 28, 20)
@@ -101,8 +108,8 @@ def test_program_block_fields() -> None:
     }  # fmt: skip
     flags = [PROGRAM_BLOCK.encode(**{name: 1})[3591] for name in ("leader", "dbg_cc_nop", "host_cc")]
     assert flags == [1, 2, 4]
-    gaps = [at for at in range(3592) if PROGRAM_BLOCK.reserved(bytes(at) + b"\x80") is not None]
-    assert gaps == [3540, 3541, 3542, 3543, 3591]
+    assert stray_bits(PROGRAM_BLOCK) == [*range(8 * 3540, 8 * 3544), *range(8 * 3591 + 3, 8 * 3592)]
+    assert (DMA_ALLOCATIONS, PROGRAM_BLOCK.decode(bytes(3592)).get("dma_alloc_bitmap[15]")) == (8, 0)
 
 
 def test_device_id_fields() -> None:
@@ -113,6 +120,7 @@ def test_device_id_fields() -> None:
         48,
         {0: 1, 8: 2, 16: 3, 24: 4, 32: 5, 36: 6, 44: 0x87, 45: 9},
     )
+    assert stray_bits(DEVICE_IDS) == list(range(8 * 45 + 4, 8 * 48))
 
 
 @pytest.mark.parametrize("arch", list(CONFIGURATIONS))
@@ -139,7 +147,7 @@ def test_reserved_bytes_of_the_image() -> None:
 
 def test_image_of_another_size() -> None:
     """An image that is not the configuration's size is a DecodeError."""
-    with pytest.raises(DecodeError, match="expected 17024 bytes, got 12384 bytes"):
+    with pytest.raises(DecodeError, match="at offset 0: expected 17024 bytes, got 12384 bytes"):
         CONFIGURATIONS["cayman"].columns(bytes(0x3060), "ring")
 
 
