@@ -37,8 +37,14 @@ class Memory:
             self.bytes[start : start + size] = inputs[rank]
 
     def read(self, use: BufferUse) -> U8:
-        """Return the bytes of a buffer of every rank, shape (ranks, bytes)."""
-        return np.stack([self.bytes[start : start + size] for _, start, size in self._spans(use)])
+        """Return the bytes of a buffer of every rank, shape (ranks, bytes); a view where all ranks have one layout."""
+        spans = self._spans(use)
+        starts, size = np.array([start for _, start, _ in spans], np.int64), spans[0][2]
+        strides = np.diff(starts)
+        if (strides == strides[:1]).all():
+            stride = int(strides[0]) if strides.size else self.bytes.size
+            return np.lib.stride_tricks.as_strided(self.bytes[starts[0] :], (len(spans), size), (stride, 1))
+        return np.stack([self.bytes[start : start + size] for start in starts.tolist()])
 
     def _spans(self, use: BufferUse) -> list[tuple[int, int, int]]:
         return [
