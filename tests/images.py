@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rota.compose.ring import compose_ring
-from rota.emit import emit
+from rota.emit import emit, pack_image
 from rota.isa.dtypes import Dtype, numpy_dtype
 from rota.isa.enums import CceType, EncOp
 from rota.isa.image import DIGEST_SIZE, HEADER, SECTION, Section
@@ -107,6 +107,12 @@ def edit(image: bytes, kind: Section, index: int, at: int, data: bytes) -> bytes
     _, offset, size = table(image)[kind, index]
     assert at + len(data) <= size
     return seal(image[: offset + at] + data + image[offset + at + len(data) :])
+
+
+def rebuild(image: bytes, changes: Mapping[tuple[Section, int], bytes]) -> bytes:
+    """Return the image with sections replaced or added, of any size."""
+    sections = {place: section(image, *place) for place in table(image)} | dict(changes)
+    return pack_image([(*place, data) for place, data in sections.items()])
 
 
 def flip(image: bytes, kind: Section, index: int, at: int, bit: int) -> bytes:

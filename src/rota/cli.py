@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rota.frontends.jobs import Options
     from rota.machine.platform import Platform
     from rota.report.rows import Row
-    from rota.request import Job, Request
+    from rota.request import Groups, Job, Request
 
 T = TypeVar("T")
 
@@ -53,16 +53,25 @@ a manifest. The directory appears complete or not at all.
 
   rota lower all_reduce --ranks 4 --size 64K -o out && rota disasm out/rank-000.img
   rota lower examples/data_parallel.hlo -o out
+  rota lower all_gather --ranks 8 --size 64K -o out --neff gather.neff && rota run gather.neff
 """
 _DISASM: Final = """\
-Show instruction streams, images and lowered directories as text, one record a line: offset, part, fields.
+Show instruction streams, images, NEFFs and lowered directories as text, one record a line: offset, record, fields.
+What is damaged stays in its place, with what is wrong, and the listing goes on; the exit code is then 1.
 
   rota disasm out/rank-000.img
   rota disasm out/words.bin --json
+  rota disasm dump.bin --as tx --raw
+"""
+_ASM: Final = """\
+Turn the text of `rota disasm` back into the bytes; damaged records come back as they were.
+
+  rota disasm out/words.bin > words.txt && rota asm words.txt -o words.bin
+  rota asm image.txt -o edited.img
 """
 _SOURCE: Final = (
-    "all_reduce, all_gather or reduce_scatter (also allr, allg, redsct); or a file: an HLO module, or a stream of "
-    "64-byte instructions"
+    "all_reduce, all_gather or reduce_scatter (also allr, allg, redsct); or a file: an HLO module, a stream of "
+    "64-byte instructions, or a NEFF"
 )
 
 
@@ -100,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         ("explain", _EXPLAIN, _explain),
         ("lower", _LOWER, _lower),
         ("disasm", _DISASM, _disasm),
+        ("asm", _ASM, _asm),
     ):
         command = commands.add_parser(
             name,
@@ -109,13 +119,28 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.set_defaults(command=run)
         if run is _disasm:
-            command.add_argument("file", type=Path, help="a stream, an image, or a directory that `rota lower` wrote")
+            _disasm_arguments(command)
+        elif run is _asm:
+            command.add_argument("text", type=Path, help="a listing; its first line says of what: '; rota stream 1'")
+            command.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="file to write")
         else:
             _common(command)
         command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
         if run is _lower:
             command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="directory to write")
+            command.add_argument("--neff", type=Path, metavar="FILE", help="write the words into a NEFF as well")
     return parser
+
+
+def _disasm_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("file", type=Path, help="a stream, an image, a NEFF, or a directory that `rota lower` wrote")
+    command.add_argument(
+        "--as",
+        dest="kind",
+        choices=("stream", "image", "tx", "rx", "ctrl", "slot", "conf"),
+        help="what the bytes of FILE are, whatever they look like: a stream, an image, or a bare part of an image",
+    )
+    command.add_argument("--raw", action="store_true", help="append the bytes of each record in hex")
 
 
 def _common(command: argparse.ArgumentParser) -> None:
@@ -173,7 +198,8 @@ def _say_substitutions(rows: Sequence[Row]) -> None:
     other = [row for row in rows if row.selected != row.algorithm]
     if other:
         names = sorted({str(row.selected) for row in other})
-        counted = ", ".join(f"{name} ({sum(row.selected == name for row in other)} rows)" for name in names)
+        rows_of = {name: sum(row.selected == name for row in other) for name in names}
+        counted = ", ".join(f"{name} ({count} row{'s' * (count > 1)})" for name, count in rows_of.items())
         _talk(f"the runtime takes {counted}; this version composes {other[0].algorithm} instead")
 
 
@@ -236,12 +262,14 @@ def _explain(arguments: argparse.Namespace) -> int:
 def _lower(arguments: argparse.Namespace) -> int:
     from rota.device.disasm import counts
     from rota.emit import write_images
+    from rota.frontends.neff_writer import neff_of, write_neff_file
     from rota.machine.platform import load_platform
     from rota.pipeline import lower, split
 
     platform = load_platform(arguments.platform)
     jobs, single = _jobs(arguments, platform)
     written: list[dict[str, Any]] = []
+    words: list[tuple[int, bytes, Groups]] = []
     refused = 0
     for number, job in enumerate(jobs):
         if job.refused is not None:
@@ -257,6 +285,7 @@ def _lower(arguments: argparse.Namespace) -> int:
                 else arguments.output / f"{number:03d}-{job.kind}{several}"
             )
             write_images(directory, lowered.images, part, platform, lowered.word)
+            words.append((number, lowered.word, part.groups))
             totals = [counts(image) for image in lowered.images]
             sums = {name: sum(total[name] for total in totals) for name in ("bytes", "rows", "tx", "rx")}
             written.append(
@@ -268,6 +297,8 @@ def _lower(arguments: argparse.Namespace) -> int:
                     **sums,
                 }
             )
+    if arguments.neff is not None and words:
+        write_neff_file(arguments.neff, neff_of(words, platform))
     if arguments.json:
         _print([json.dumps({"schema": 1, "platform": platform.name, "lowered": written}, indent=1)])
     else:
@@ -281,32 +312,98 @@ def _lower(arguments: argparse.Namespace) -> int:
 
 
 def _disasm(arguments: argparse.Namespace) -> int:
-    from rota.device.disasm import counts, disassemble_image, disassemble_stream
+    from rota.device.asm import TITLE
+    from rota.device.disasm import SCHEMA, disassemble
     from rota.frontends.jobs import FileKind, read_source
 
     path: Path = arguments.file
     if path.is_dir():
-        images = sorted(path.glob("rank-*.img")) or sorted(path.glob("*/rank-*.img"))
-        if not images:
-            raise UsageError(f"{path}: holds no image; expected a directory that `rota lower -o` wrote")
-        totals = [{"file": str(image.relative_to(path)), **counts(image.read_bytes())} for image in images]
-        if arguments.json:
-            _print([json.dumps({"schema": 1, "images": totals}, indent=1)])
-        else:
-            _print([f"# {'rank':>4} {'rows':>7} {'tx':>8} {'rx':>8} {'bytes':>9} file"])
-            _print(
-                f"{t['rank']:>6} {t['rows']:>7} {t['tx']:>8} {t['rx']:>8} {t['bytes']:>9} {t['file']}" for t in totals
-            )
-        return OK
-    kind, data = read_source(path)
-    if kind is FileKind.HLO:
-        raise UsageError(f"{path}: is an HLO module, already text; expected an instruction stream or an image")
-    lines = disassemble_image(data) if kind is FileKind.IMAGE else disassemble_stream(data)
-    if arguments.json:
-        _print([json.dumps({"schema": 1, "records": [line.to_json() for line in lines]})])
+        return _disasm_directory(path, as_json=arguments.json)
+    kind: str = arguments.kind
+    if kind is not None:
+        data = _read(path)
     else:
-        _print(str(line) for line in lines)
+        found, data = read_source(path)
+        if found is FileKind.NEFF:
+            return _disasm_neff(path, data, as_json=arguments.json)
+        if found is FileKind.HLO:
+            raise UsageError(f"{path}: is an HLO module, already text; expected an instruction stream or an image")
+        if data.startswith(TITLE.encode()):
+            raise UsageError(f"{path}: is a listing, already text; `rota asm` turns it into bytes")
+        kind = "image" if found is FileKind.IMAGE else "stream"
+    listing = disassemble(data, kind)
+    raw = data if arguments.raw else None
+    if arguments.json:
+        records = [line.to_json(raw=raw) for line in listing]
+        document = {"schema": SCHEMA, "kind": kind, "damaged": len(listing.damaged), "records": records}
+        _print([json.dumps(document)])
+    else:
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        _print(listing.painted(raw=raw) if colour else listing.lines(raw=raw))
+    return WRONG if listing.damaged else OK
+
+
+def _disasm_directory(path: Path, *, as_json: bool) -> int:
+    from rota.device.disasm import counts
+    from rota.errors import DecodeError
+
+    images = sorted(path.glob("rank-*.img")) or sorted(path.glob("*/rank-*.img"))
+    if not images:
+        raise UsageError(f"{path}: holds no image; expected a directory that `rota lower -o` wrote")
+    totals: list[dict[str, Any]] = []
+    for image in images:
+        data = _read(image)
+        name = {"file": str(image.relative_to(path))}
+        try:
+            totals.append(name | counts(data))
+        except DecodeError as error:
+            totals.append(name | {"bytes": len(data), "damaged": str(error)})
+    if as_json:
+        _print([json.dumps({"schema": 1, "images": totals}, indent=1)])
+    else:
+        widths = {"rank": 6, "rows": 7, "tx": 8, "rx": 8, "bytes": 9}
+        _print(["#" + " ".join(f"{name:>{width}}" for name, width in widths.items())[1:] + " file"])
+        for total in totals:
+            numbers = " ".join(f"{total.get(name, '-'):>{width}}" for name, width in widths.items())
+            wrong = f"  ; {total['damaged']}" if "damaged" in total else ""
+            _print([f"{numbers} {total['file']}{wrong}"])
+    return WRONG if any("damaged" in total for total in totals) else OK
+
+
+def _asm(arguments: argparse.Namespace) -> int:
+    from rota.device.asm import assemble
+
+    try:
+        text = _read(arguments.text).decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"{arguments.text}: is no text; expected a listing that `rota disasm` printed") from None
+    try:
+        data = assemble(text)
+    except UsageError as error:
+        raise UsageError(f"{arguments.text}: {error}") from None
+    try:
+        arguments.output.write_bytes(data)
+    except OSError as error:
+        raise UsageError(f"{arguments.output}: cannot be written ({error.strerror})") from None
+    if arguments.json:
+        _print([json.dumps({"schema": 1, "file": str(arguments.output), "bytes": len(data)})])
     return OK
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}); expected a file") from None
+
+
+def _disasm_neff(path: Path, data: bytes, *, as_json: bool) -> int:
+    from rota.frontends.neff import read_neff
+    from rota.report.neff import neff_json, neff_text
+
+    document = neff_json(read_neff(data, where=str(path)))
+    _print([json.dumps(document, indent=1)] if as_json else neff_text(document))
+    return WRONG if document["damaged"] else OK
 
 
 # --- what is asked for ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`rota explain`, `rota lower` and `rota disasm`."""
+"""`rota explain`, `rota lower`, `rota disasm` and `rota asm`."""
 
 from __future__ import annotations
 
@@ -61,17 +61,18 @@ def test_lower_then_disasm_shows_what_the_schedule_has(rota: Rota, tmp_path: Pat
     assert (entry["images"], entry["rows"]) == (4, rows)
     listing = rota("disasm", str(out / "rank-000.img"))
     assert listing.code == 0
-    parts = [line.split()[1] for line in listing.out.splitlines()]
-    assert {"meta", "control", "slot", "channel", "program", "tx", "rx", "word", "buffer", "preset"} <= set(parts)
+    records = {line.split()[1] for line in listing.out.splitlines()}
+    assert {"image", "section", "meta", "ring_control", "slot", "end", "channel", "program"} <= records
+    assert {"tx", "rx", "feed", "preset", "buffer", "PseudoTriggerCol", "digest"} <= records
     document = json.loads(rota("disasm", str(out / "rank-000.img"), "--json").out)
-    repeats = sum(record.get("repeat", 0) for record in document["records"])
+    repeats = sum(record["fields"].get("repeat", 0) for record in document["records"] if "fields" in record)
     assert repeats == rows // 4
-    kinds = [record["part"].split()[0] for record in document["records"]]
+    kinds = [record["record"] for record in document["records"]]
     totals = json.loads(rota("disasm", str(out), "--json").out)["images"]
     assert (kinds.count("tx"), kinds.count("rx")) == (totals[0]["tx"], totals[0]["rx"])
     assert sum(total["tx"] for total in totals) == entry["tx"]
     words = rota("disasm", str(out / "words.bin"))
-    assert "ALLREDUCE" in words.out
+    assert "kind=ALL_REDUCE" in words.out
     assert "elements=32768" in words.out
     assert all(load_image(path.read_bytes()).ranks == 4 for path in out.glob("*.img"))
 
@@ -99,17 +100,100 @@ def test_lower_overwrites_only_its_own(rota: Rota, tmp_path: Path) -> None:
 
 
 def test_disasm_refuses_what_it_is_not_for(rota: Rota, tmp_path: Path) -> None:
-    """An HLO file, a damaged image, a missing file."""
+    """An HLO file, a missing file, a listing, a file of no kind: exit code 2 and one sentence."""
     path = Path(__file__).resolve().parents[2] / "examples" / "data_parallel.hlo"
     assert "text" in rota("disasm", str(path)).err
     assert rota("disasm", str(tmp_path / "missing")).code == 2
-    rota("lower", "allr", "--ranks", "2", "--size", "1K", "-o", str(tmp_path / "out"))
-    image = bytearray((tmp_path / "out" / "rank-000.img").read_bytes())
-    image[700] ^= 1
-    (tmp_path / "bad.img").write_bytes(image)
-    ran = rota("disasm", str(tmp_path / "bad.img"))
+    assert rota("disasm", str(tmp_path / "missing"), "--as", "tx").code == 2
+    (tmp_path / "thesis.txt").write_text("once upon a time")
+    ran = rota("disasm", str(tmp_path / "thesis.txt"))
     assert (ran.code, ran.out) == (2, "")
-    assert "SHA-256" in ran.err
+    (tmp_path / "words.txt").write_text("; rota stream 1\n" + " " * 48)
+    assert "`rota asm`" in rota("disasm", str(tmp_path / "words.txt")).err
+
+
+def test_disasm_shows_a_damaged_image(rota: Rota, tmp_path: Path) -> None:
+    """The listing goes on, the damage is named in its place, and the exit code is 1; so in the list of a directory."""
+    out = tmp_path / "out"
+    rota("lower", "allr", "--ranks", "2", "--size", "1K", "-o", str(out))
+    image = bytearray((out / "rank-000.img").read_bytes())
+    image[700] ^= 1
+    (out / "rank-000.img").write_bytes(image)
+    ran = rota("disasm", str(out / "rank-000.img"))
+    assert ran.code == 1
+    assert ran.out.splitlines()[-1].split()[1] == "digest"
+    assert "SHA-256" in ran.out.splitlines()[-1]
+    document = json.loads(rota("disasm", str(out / "rank-000.img"), "--json").out)
+    assert document["damaged"] == sum(record.get("damaged", False) for record in document["records"]) > 0
+    ran = rota("disasm", str(out))
+    assert ran.code == 1
+    assert [line.split()[0] for line in ran.out.splitlines()] == ["#", "-", "1"]
+    assert "SHA-256" in ran.out.splitlines()[1]
+    images = json.loads(rota("disasm", str(out), "--json").out)["images"]
+    assert ["damaged" in image for image in images] == [True, False]
+
+
+def test_asm_turns_a_listing_into_the_bytes(rota: Rota, tmp_path: Path) -> None:
+    """Images, streams with damage, and bare parts under `--as` come back byte for byte."""
+    out = tmp_path / "out"
+    rota("lower", "allr", "--ranks", "2", "--size", "1K", "-o", str(out))
+    image, words = (out / "rank-000.img").read_bytes(), (out / "words.bin").read_bytes()
+    damaged = words + bytes(64) + words[:63]
+    for name, data, options, code in (
+        ("image", image, (), 0),
+        ("image raw", image, ("--raw",), 0),
+        ("words", words, (), 0),
+        ("damaged", damaged, (), 1),
+        ("stream", image, ("--as", "stream"), 1),
+        ("slot", image[1024:1088], ("--as", "slot", "--raw"), 0),
+        ("tx", image, ("--as", "tx"), 1),
+    ):
+        (tmp_path / "data").write_bytes(data)
+        ran = rota("disasm", str(tmp_path / "data"), *options)
+        assert ran.code == code, name
+        (tmp_path / "text").write_text(ran.out)
+        ran = rota("asm", str(tmp_path / "text"), "-o", str(tmp_path / "back"))
+        assert (ran.code, ran.out, ran.err) == (0, "", ""), name
+        assert (tmp_path / "back").read_bytes() == data, name
+    assert "truncated: 63 of 64 bytes" in rota("disasm", str(_file(tmp_path, damaged))).out
+    ran = rota("asm", str(tmp_path / "text"), "-o", str(tmp_path / "back"), "--json")
+    assert json.loads(ran.out) == {"schema": 1, "file": str(tmp_path / "back"), "bytes": len(image)}
+
+
+def _file(directory: Path, data: bytes) -> Path:
+    path = directory / "data"
+    path.write_bytes(data)
+    return path
+
+
+def test_asm_refuses_in_one_sentence(rota: Rota, tmp_path: Path) -> None:
+    """Text that means nothing, bytes that are no text, and files that cannot be read or written: exit code 2."""
+    (tmp_path / "text").write_text("; rota stream 1\nNop colour=3\n")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    (tmp_path / "good").write_text("; rota stream 1\nNop\n")
+    for source, target, message in (
+        ("text", "back", "line 2: Nop has no field 'colour'"),
+        ("bytes", "back", "is no text"),
+        ("missing", "back", "cannot be read"),
+        ("good", "no/such/place", "cannot be written"),
+    ):
+        ran = rota("asm", str(tmp_path / source), "-o", str(tmp_path / target))
+        assert (ran.code, ran.out) == (2, ""), source
+        assert message in ran.err
+        assert ran.err.count("\n") == 1
+    assert not (tmp_path / "back").exists()
+
+
+def test_colour_is_for_terminals(rota: Rota, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Escapes appear on a terminal, unless NO_COLOR is set, and never in JSON or in a file."""
+    path = _file(tmp_path, bytes(64))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b" not in rota("disasm", str(path)).out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert "\x1b[31m" in rota("disasm", str(path)).out
+    assert "\x1b" not in rota("disasm", str(path), "--json").out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in rota("disasm", str(path)).out
 
 
 @pytest.mark.parametrize("command", ["run", "explain", "lower"])

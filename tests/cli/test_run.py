@@ -314,7 +314,7 @@ def test_text_is_a_table_for_awk(rota: Rota) -> None:
     assert lines[0].startswith("#")
     assert "trn2.48xlarge (default)" in lines[0]
     assert len(lines[1].split()) - 1 == len(lines[2].split())
-    assert "the runtime takes SINGLE_STEP_MESH (1 rows); this version composes RING instead" in ran.err
+    assert "the runtime takes SINGLE_STEP_MESH (1 row); this version composes RING instead" in ran.err
 
 
 def test_two_runs_print_the_same(rota: Rota) -> None:

@@ -13,6 +13,7 @@ from rota.errors import DecodeError, UnsupportedError
 from rota.isa.dtypes import Dtype
 from rota.isa.enums import CTYPE_OF_ENC, AluOp, EncOp, Opcode, UpdateMode, WaitMode
 from rota.isa.opcodes import KNOWN_OPCODES
+from rota.isa.pairs import decode_pair
 from rota.isa.words import Stream, Word, check_trigger, decode_stream, decode_word, encode_word
 
 T = TypeVar("T")
@@ -71,6 +72,7 @@ records = (
         st.sampled_from([0] * 9 + [6]),
     )
     | st.just(other(0xD9, 0x10, 0, 0) + other(0xDA, 3, 0xFF, 0xFF))
+    | st.just(other(0xD9, 0x10, 0, 0)[:14] + b"\x03".ljust(50, b"\0") + other(0xDA, 3, 0xFF, 0xFF))
 )
 streams = st.lists(records, max_size=8).map(b"".join)
 
@@ -102,6 +104,8 @@ def walk(data: bytes) -> tuple[list[int], dict[int, int]]:
             found.append(offset)
         else:
             passed[opcode] = passed.get(opcode, 0) + 1
+        if opcode == 0xD9:
+            decode_pair(data, offset=offset)
     return found, passed
 
 

@@ -1,86 +1,87 @@
-"""Instruction streams and images as text: one record a line, for people. Nothing here decides whether bytes may run.
+"""Instruction streams, images and bare parts of images as listings, for people; `asm` turns the text into the bytes.
 
-A damaged container is refused with the place; inside a sound one every record is shown, raw where it means nothing.
+Everything is shown that can be, damaged or not. Nothing here decides whether bytes may run: `load` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Final
 
 import numpy as np
 
-from rota.device.load import Image, Part, load_image
-from rota.errors import DecodeError
+from rota.device import forms
+from rota.device.listing import (
+    LISTERS,
+    SCHEMA,
+    ZERO,
+    Line,
+    Listing,
+    list_conf,
+    list_ctrl,
+    list_part,
+    list_records,
+    list_rx,
+    list_slot,
+    list_stream,
+    list_tx,
+)
+from rota.device.load import load_image
+from rota.errors import DecodeError, UsageError
 from rota.isa import arch as isa
-from rota.isa.config import CONFIGURATIONS, PROGRAM_BLOCK, RING_CHANNEL
-from rota.isa.descriptors import COPY_WORD, DESCRIPTOR, RING_ID_SHIFT, RxFlag, TxFlag, decode_cce_word, decode_length
-from rota.isa.dtypes import short_name
-from rota.isa.enums import Algorithm, Pattern
-from rota.isa.image import SLOTS_PER_SP, Section
-from rota.isa.opcodes import Opcode
-from rota.isa.spad import ENTRY_SIZE, SLOT, SlotFlag, is_end, unpack_control
-from rota.isa.words import Word, decode_stream
+from rota.isa.descriptors import DESCRIPTOR
+from rota.isa.image import ALIGNMENT, DIGEST_SIZE, HEADER, MAGIC, MAX_SECTIONS, SECTION, SLOTS_PER_SP, Section
+from rota.isa.spad import END_TAG, SLOT
+
+__all__ = ["KINDS", "SCHEMA", "Line", "Listing", "counts", "disassemble", "disassemble_image", "disassemble_stream"]
 
 Record = dict[str, Any]
-_FLAGS: Final = ((TxFlag.FIRST, "first"), (TxFlag.LAST, "last"), (TxFlag.CONCAT, "concat"), (TxFlag.DMB, "barrier"))
+KINDS: Final = (*LISTERS, "image")
+ALIGN, SECTION_BEGIN, SECTION_END, AUTO = ".align", ".section", ".end", "auto"
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One record: the part it belongs to, its offset in the file, and its fields."""
-
-    part: str
-    offset: int
-    fields: Record
-
-    def __str__(self) -> str:
-        fields = " ".join(f"{name}={value}" for name, value in self.fields.items())
-        return f"{self.offset:08x}  {self.part:<12} {fields}"
-
-    def to_json(self) -> Record:
-        """Return the record for JSON."""
-        return {"part": self.part, "offset": self.offset, **self.fields}
-
-
-def disassemble_stream(data: bytes) -> Iterator[Line]:
-    """Yield the collective words of an instruction stream.
+def disassemble(data: bytes, kind: str) -> Listing:
+    """Return the listing of bytes of which the kind is known.
 
     Raises:
-        DecodeError: the stream is damaged.
+        UsageError: no kind is called that.
     """
-    stream = decode_stream(data)
-    for word in stream.words:
-        yield _word(word)
-    for opcode, count in sorted(stream.passed.items()):
-        yield Line("other", 0, {"opcode": Opcode(opcode).name, "count": count})
+    if kind not in KINDS:
+        raise UsageError(f"'{kind}': expected one of {', '.join(KINDS)}")
+    return disassemble_image(data) if kind == "image" else list_part(kind, data)
 
 
-def disassemble_image(data: bytes) -> Iterator[Line]:
-    """Yield every record of an image, section after section.
+def disassemble_stream(data: bytes) -> Listing:
+    """Return the listing of an instruction stream."""
+    return list_part("stream", data)
 
-    Raises:
-        DecodeError: the container is damaged.
-    """
-    image = load_image(data)
-    meta = (
-        "rank",
-        "ranks",
-        "chip",
-        "lane",
-        "lnc",
-        "stream_processors",
-        "folds",
-        "operations",
-        "ring_size",
-        "memory_size",
-    )
-    yield Line(
-        "meta", image.part(Section.META, 0).offset, {"arch": image.arch.name} | {n: getattr(image, n) for n in meta}
-    )
-    for (kind, index), part in image.parts.items():
-        yield from _section(image, kind, index, part)
+
+def disassemble_image(data: bytes) -> Listing:
+    """Return the listing of an image, its container included; every byte is in exactly one line."""
+    listing = Listing("image")
+    if len(data) < HEADER.size or data[: len(MAGIC)] != MAGIC:
+        listing.append_raw(
+            "image", 0, data, f"no header: expected {HEADER.size} bytes that begin with {MAGIC.decode()}"
+        )
+        return listing
+    rows = _rows(data)
+    bodies = _bodies(data, rows)
+    list_records(listing, data[: HEADER.size], forms.IMAGE, part="image", base=0)
+    _list_table(listing, data, rows, bodies)
+    position = HEADER.size + len(rows) * SECTION.size
+    for body in sorted(bodies.values(), key=lambda body: (body.start, body.row)):
+        _list_gap(listing, data, position, body.start, aligned=True)
+        _list_body(listing, data, body, rows[body.row])
+        position = body.end
+    end = max(position, len(data) - DIGEST_SIZE)
+    _list_gap(listing, data, position, end, aligned=False)
+    _list_digest(listing, data, end)
+    _blame(listing, data)
+    return listing
 
 
 def counts(data: bytes) -> Record:
@@ -90,147 +91,167 @@ def counts(data: bytes) -> Record:
         DecodeError: the container is damaged.
     """
     image = load_image(data)
-    rows = 0
-    for (kind, _), part in image.parts.items():
-        if kind is Section.SLOT:
-            rows += sum(line.fields.get("repeat", 0) for line in _slots(part, ""))
+    rows = sum(_repeats(part.data) for (kind, _), part in image.parts.items() if kind is Section.SLOT)
     tx = sum(len(part.data) // DESCRIPTOR.itemsize for (kind, _), part in image.parts.items() if kind is Section.TX)
     rx = sum(len(part.data) // DESCRIPTOR.itemsize for (kind, _), part in image.parts.items() if kind is Section.RX)
     return {"rank": image.rank, "bytes": len(data), "rows": rows, "tx": tx, "rx": rx}
 
 
-def _section(image: Image, kind: Section, index: int, part: Part) -> Iterator[Line]:
-    if kind is Section.WORDS:
-        yield from _words(part)
-    elif kind is Section.BUFFERS:
-        yield from (
-            Line(
-                "buffer",
-                part.offset,
-                {"name": b.name, "offset": hex(b.offset), "size": b.size, "use": b.use.name or "INTERNAL"},
-            )
-            for b in image.buffers
-        )
-    elif kind is Section.SEMA:
-        yield from (
-            Line("preset", part.offset, {"sp": p.sp, "semaphore": p.identity, "value": p.value}) for p in image.presets
-        )
-    elif kind is Section.MEM:
-        words = np.frombuffer(part.data, "<u4").tolist()
-        yield Line("memory", part.offset, {"at": hex(index), "words": ",".join(map(str, words))})
-    elif kind is Section.CTRL:
-        yield _control(part, index)
-    elif kind is Section.SLOT:
-        yield from _slots(part, f"slot {index // SLOTS_PER_SP}.{index % SLOTS_PER_SP}")
-    elif kind is Section.CONF:
-        yield from _configuration(image, index, part)
-    elif kind in (Section.TX, Section.RX):
-        yield from _descriptors(kind, index, part)
+def _repeats(program: memoryview) -> int:
+    """Return the rows a slot program stands for, up to its END mark."""
+    ends = np.flatnonzero(np.frombuffer(program, "<u8") >> np.uint64(48) == END_TAG)
+    entries = np.frombuffer(program, SLOT.dtype)[: int(ends[0]) if ends.size else None]
+    return int(entries["repeat"].sum(dtype=np.int64))
 
 
-def _word(word: Word, base: int = 0) -> Line:
-    fields = {
-        "op": word.opcode.name,
-        "kind": word.kind.name,
-        "alu": word.alu_op.name,
-        "dtype": short_name(word.dtype),
-        "group": word.group_id,
-        "input": word.input_id,
-        "output": word.output_id,
-        "elements": word.num_elements,
-        "wait": f"{word.wait_mode.name}[{word.wait_idx}]",
-        "update": f"{word.update_mode.name}[{word.update_idx}]",
-        "value": word.semaphore_value,
-    }
-    return Line("word", base + word.offset, fields)
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """The bytes of one section, as far as they are there."""
+
+    row: int
+    start: int
+    end: int
+    whole: bool
 
 
-def _words(part: Part) -> Iterator[Line]:
-    try:
-        words = decode_stream(bytes(part.data)).words
-    except DecodeError:
-        yield Line("words", part.offset, {"raw": bytes(part.data).hex()})
-        return
-    yield from (_word(word, part.offset) for word in words)
+def _rows(data: bytes) -> list[Mapping[str, int]]:
+    """Return the rows of the section table that are there."""
+    there = (len(data) - HEADER.size) // SECTION.size
+    count = min(HEADER.decode(data)["sections"], MAX_SECTIONS, there)
+    return [SECTION.decode(data, HEADER.size + row * SECTION.size) for row in range(count)]
 
 
-def _control(part: Part, sp: int) -> Line:
-    try:
-        entry = unpack_control(part.data)
-    except DecodeError:
-        return Line("control", part.offset, {"sp": sp, "raw": bytes(part.data).hex()})
-    if entry.pattern is Pattern.INVALID:
-        return Line("control", part.offset, {"sp": sp, "op": "NOP"})
-    fields = {
-        "sp": sp,
-        "alg": Algorithm(entry.algo_type).name,
-        "subalg": entry.algo_sub_type,
-        "trignext": int(entry.trigger_next),
-        "chlist": bin(entry.channel_list),
-        "reporter": int(entry.reporter),
-        "wait_complete": int(entry.ring_wait_complete),
-        "send_complete": int(entry.ring_send_complete),
-    }
-    return Line("control", part.offset, fields)
-
-
-def _slots(part: Part, name: str) -> Iterator[Line]:
-    raw = np.frombuffer(part.data, "<u8").tolist()
-    at = 0
-    while at < len(raw) and not is_end(raw[at]):
-        entry = SLOT.decode(part.data, at * ENTRY_SIZE)
-        flags = [flag.name for flag in SlotFlag if entry[flag.name.lower() if flag.name else ""]]
-        fields: Record = {"m2s": entry["m2s_val"], "s2m": entry["s2m_val"], "repeat": entry["repeat"]}
-        yield Line(
-            name, part.offset + at * ENTRY_SIZE, fields | ({"flags": "|".join(filter(None, flags))} if flags else {})
-        )
-        at += 1
-    if at < len(raw):
-        end = {
-            "mark": "END",
-            "value": raw[at] >> 32 & 0xFFFF,
-            "completion": ",".join(hex(word) for word in raw[at + 1 :]),
-        }
-        yield Line(name, part.offset + at * ENTRY_SIZE, end)
-
-
-def _configuration(image: Image, sp: int, part: Part) -> Iterator[Line]:
-    layout = CONFIGURATIONS[image.arch.name]
-    for channel in range(layout.part("ring").count):
-        at = layout.part("ring").at + channel * RING_CHANNEL.size
-        record = RING_CHANNEL.decode(part.data, at)
-        if not record["mask"]:
+def _bodies(data: bytes, rows: list[Mapping[str, int]]) -> dict[int, _Body]:
+    """Return the sections that lie behind the table and on no earlier one, by row."""
+    position = HEADER.size + len(rows) * SECTION.size
+    out: dict[int, _Body] = {}
+    for row in sorted(range(len(rows)), key=lambda row: (rows[row]["offset"], rows[row]["size"], row)):
+        start, size = rows[row]["offset"], rows[row]["size"]
+        if not position <= start <= len(data):
             continue
-        shown = ("recv_sema", "send_sema", "post_sema", "dma_compl_sema", "m2s_tail_ptr", "s2m_tail_ptr", "mask")
-        fields: Record = {"sp": sp, "id": channel, "slot": record["spad_slot_idx"], "folds": record["fold_n"]}
-        yield Line("channel", part.offset + at, fields | {name: hex(record[name]) for name in shown})
-    at = layout.part("program").at
-    block = PROGRAM_BLOCK.decode(part.data, at)
-    starts = ("trigger", "trigger_next", "complete", "complete_prev")
-    addresses: Record = {name: hex(block[name]) for name in starts}
-    yield Line("program", part.offset + at, {"sp": sp, "op_num": block["op_num"]} | addresses)
+        position = min(start + size, len(data))
+        out[row] = _Body(row, start, position, start + size == position)
+    return out
 
 
-def _descriptors(kind: Section, index: int, part: Part) -> Iterator[Line]:
-    engine, queue = divmod(index, isa.QUEUES)
-    table = np.frombuffer(part.data, DESCRIPTOR)
-    sizes = decode_length(table["len_ctrl"]).tolist()
-    name = f"{kind.name.lower()} {engine}.{queue}"
-    for i, (word0, word1, address) in enumerate(table.tolist()):
-        fields: Record = {"size": sizes[i], "address": f"0x{address:016x}", "phase": word0 >> RING_ID_SHIFT & 3}
-        if kind is Section.TX:
-            fields["op"] = _operation(word1)
-            flags = [text for flag, text in _FLAGS if word0 & flag]
-        else:
-            flags = ["strong"] if word0 & RxFlag.STRONG_ORDER_WR else []
-        yield Line(name, part.offset + i * DESCRIPTOR.itemsize, fields | ({"flags": "|".join(flags)} if flags else {}))
+def _list_table(listing: Listing, data: bytes, rows: list[Mapping[str, int]], bodies: Mapping[int, _Body]) -> None:
+    """Add the section table; what follows from the section itself reads `auto`."""
+    start = len(listing)
+    table = data[HEADER.size : HEADER.size + len(rows) * SECTION.size]
+    list_records(listing, table, forms.SECTION_ROW, part="table", base=HEADER.size)
+    for row, entry in enumerate(rows):
+        line, body = start + row, bodies.get(row)
+        if body is None or not body.whole:
+            listing.damaged.add(line)
+            listing.note[line] = "expected a place of its own behind the table and inside the file"
+        if body is None:
+            continue
+        crc = zlib.crc32(data[body.start : body.end])
+        name = f"section {row}: {_label(entry)}"
+        automatic = [("offset", f"0x{body.start:08x}")]
+        automatic += [("size", str(entry["size"]))] if body.whole else []
+        if crc == entry["crc32"]:
+            automatic.append(("crc32", f"0x{crc:08x}"))
+        elif line not in listing.damaged:
+            listing.damaged.add(line)
+            listing.note[line] = f"{name}: expected CRC-32 0x{crc:08x}, got another"
+        listing.note.setdefault(line, f"{name}, {entry['size']} bytes at 0x{body.start:08x}")
+        listing.text[line] = _automatic(listing.text[line], dict(automatic))
+    listing.text[start:] = _align(listing.text[start:])
 
 
-def _operation(word: int) -> str:
-    if word == COPY_WORD:
-        return "copy"
+def _automatic(text: str, values: Mapping[str, str]) -> str:
+    """Replace the values that follow from the rest by `auto`."""
+    same = {f"{name}={value}": f"{name}={AUTO}" for name, value in values.items()}
+    return " ".join(same.get(word, word) for word in text.split())
+
+
+def _align(texts: Sequence[str]) -> list[str]:
+    """Pad the words of lines so that they stand in columns."""
+    lines = [text.split() for text in texts]
+    widths = [max(map(len, words)) for words in zip_longest(*lines, fillvalue="")]
+    return [" ".join(word.ljust(width) for word, width in zip(words, widths, strict=False)).rstrip() for words in lines]
+
+
+def _label(entry: Mapping[str, int]) -> str:
+    """Say what a section is for."""
+    kind, index = entry["kind"], entry["index"]
+    name = Section(kind).name.lower() if kind in {int(each) for each in Section} else f"kind {kind}"
+    if kind in (Section.TX, Section.RX):
+        return f"{name} {index // isa.QUEUES}.{index % isa.QUEUES}"
+    if kind == Section.SLOT:
+        return f"{name} {index // SLOTS_PER_SP}.{index % SLOTS_PER_SP}"
+    return f"{name} {index}"
+
+
+def _list_gap(listing: Listing, data: bytes, start: int, end: int, *, aligned: bool) -> None:
+    """Add the bytes between two sections: zeros up to the next multiple of 64, or whatever they are."""
+    gap = data[start:end]
+    if not gap:
+        return
+    if not any(gap):
+        usual = aligned and end == -(-start // ALIGNMENT) * ALIGNMENT
+        text = f"{ALIGN} {ALIGNMENT}" if usual else f"{ZERO} {len(gap)}"
+        listing.append("gap", start, len(gap), text, "" if usual else "bytes of no section", damaged=not usual)
+        return
+    listing.append_raw("gap", start, gap, "bytes of no section, expected zeros")
+
+
+def _list_body(listing: Listing, data: bytes, body: _Body, entry: Mapping[str, int]) -> None:
+    part, piece = _label(entry), data[body.start : body.end]
+    listing.append(part, body.start, 0, f"{SECTION_BEGIN} {body.row}", part)
+    kind = entry["kind"]
+    if kind in _RECORDS:
+        list_records(listing, piece, _RECORDS[kind], part=part, base=body.start)
+    elif kind in _LISTERS:
+        _LISTERS[kind](listing, piece, part=part, base=body.start)
+    else:
+        listing.append_raw(part, body.start, piece, f"no section has kind {kind}")
+    listing.append(part, body.end, 0, SECTION_END)
+
+
+_RECORDS: Final = {
+    int(Section.META): forms.META_RECORD,
+    int(Section.MEM): forms.FEED_WORD,
+    int(Section.SEMA): forms.PRESET_RECORD,
+    int(Section.BUFFERS): forms.BUFFER_RECORD,
+}
+_LISTERS: Final = {
+    int(Section.CTRL): list_ctrl,
+    int(Section.SLOT): list_slot,
+    int(Section.CONF): list_conf,
+    int(Section.TX): list_tx,
+    int(Section.RX): list_rx,
+    int(Section.WORDS): list_stream,
+}
+
+
+def _list_digest(listing: Listing, data: bytes, start: int) -> None:
+    digest = hashlib.sha256(memoryview(data)[:start]).digest()
+    if len(data) - start != DIGEST_SIZE:
+        rest = data[start:]
+        listing.append_raw("digest", start, rest, f"truncated: {len(rest)} of {DIGEST_SIZE} bytes of the SHA-256")
+        if not rest:
+            listing.append(
+                "digest", start, 0, f"{ZERO} 0", "truncated: the SHA-256 of the file is missing", damaged=True
+            )
+        return
+    list_records(listing, data[start:], forms.DIGEST, part="digest", base=start)
+    if data[start:] == digest:
+        listing.text[-1] = f"{forms.DIGEST.word} sha256={AUTO}"
+        return
+    line = len(listing) - 1
+    listing.note[line] = f"expected the SHA-256 of the file, {digest.hex()}: the file is damaged"
+    listing.damaged.add(line)
+
+
+def _blame(listing: Listing, data: bytes) -> None:
+    """Say what the loader has against the image, beside checksums, on the line where it is."""
     try:
-        decoded = decode_cce_word(word)
-    except DecodeError:
-        return f"raw:0x{word:08x}"
-    return f"{decoded.op.name.lower()}:{short_name(decoded.transfer)}{':last' if decoded.last else ''}"
+        load_image(data, digests=False)
+    except DecodeError as error:
+        sized = [i for i, size in enumerate(listing.size) if size and listing.offset[i] <= error.offset]
+        line = sized[-1] if sized else 0
+        if line not in listing.damaged:
+            listing.note[line] = str(error)
+            listing.damaged.add(line)

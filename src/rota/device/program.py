@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -20,11 +19,9 @@ from rota.device.world import World
 from rota.errors import DecodeError
 from rota.isa.enums import Pattern
 from rota.isa.image import HEADER, SLOTS_PER_SP, Section
+from rota.isa.ring_cursor import GUARD
 from rota.isa.semaphores import SEMAPHORES, Reserved
 from rota.isa.spad import SlotFlag
-
-RING_GAP: Final = 16
-"""Slots of a hardware ring that stay free. Source: sdma §14.6, high."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +89,7 @@ def decode_program(world: World, items: Items) -> Program:
             channels = [channel for _, some in pairs for channel in some]
             _check_loaded(image, channels, {place for i, place in items.sections if i == index})
             _check_reporter(world, image, index, own, channels)
-            most = image.ring_size - RING_GAP
+            most = image.ring_size - GUARD
             tables += [_expand(items, [section[index, place] for place in c.places], c, most=most) for c in channels]
         processors += own
         found += channels

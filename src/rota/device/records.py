@@ -23,21 +23,18 @@ from rota.isa.image import SLOTS_PER_SP, Section
 from rota.isa.semaphores import FIRST_FREE, SEMAPHORES, STRIDE, Reserved, Window
 from rota.isa.spad import (
     CONTINUE,
-    CONTROL_REGION_SIZE,
     END_TAG,
     ENTRY_SIZE,
     SLOT,
-    SLOT_REGION_SIZE,
-    SLOTS,
     Control,
     SlotFlag,
     algo_type,
+    control_base,
+    slot_bases,
     unpack_control,
     unpack_end,
 )
 
-SPAD_OFFSET: Final = 0x100000
-"""Of the control table in a TOP_SP's window; the slot programs follow. Source: device §8.2, high."""
 ROLES: Final = ("recv_sema", "send_sema", "post_sema", "dma_compl_sema")
 """Semaphores of a channel in the order in which they take ids. Source: device-model §4, convention."""
 COMPLETIONS: Final = 1  # addresses behind an END mark
@@ -146,7 +143,6 @@ def _check_block(
     conf = image.part(Section.CONF, sp)
     block = PROGRAM_BLOCK.decode(conf.data, offset - conf.offset)
     own = image.arch.semaphores(image.lane * world.sps + sp)
-    spad = own + SPAD_OFFSET
     address = block["complete"]
     if (address != 0) != control.ring_send_complete:
         raise DecodeError(
@@ -156,8 +152,8 @@ def _check_block(
     pairs = [n for record in records for n in (record["m2s_tail_ptr"] - first >> isa.QUEUE_SHIFT, record["mask"])]
     want = {
         **{f"dma_alloc_bitmap[{i}]": value for i, value in enumerate(pairs)},
-        **{f"slot_spad_base[{i}]": spad + CONTROL_REGION_SIZE + i * SLOT_REGION_SIZE for i in range(SLOTS)},
-        "ctrl_spad_base": spad,
+        **{f"slot_spad_base[{i}]": address for i, address in enumerate(slot_bases(own))},
+        "ctrl_spad_base": control_base(own),
         "trigger": own + Window.READ + STRIDE * Reserved.TRIGGER,
         "trigger_next": own + Window.INC + STRIDE * Reserved.TRIGGER,
         "complete": address,

@@ -16,26 +16,22 @@ from rota.columns import I64, Array
 from rota.emit.placement import ROLES, DeviceRows, Placement
 from rota.emit.rings import Rings
 from rota.errors import UnsupportedError
-from rota.facts import CONVENTION, HIGH, Source
 from rota.isa.config import CONFIGURATIONS, DMA_ALLOCATIONS, PROGRAM_BLOCK, RING_CHANNEL, NeighbourType
 from rota.isa.enums import Algorithm, Pattern
 from rota.isa.image import SLOTS_PER_SP, Section
 from rota.isa.semaphores import Reserved, Window
 from rota.isa.spad import (
-    CONTROL_REGION_SIZE,
     SLOT,
     SLOT_REGION_SIZE,
-    SLOTS,
     Control,
     SlotFlag,
     algo_type,
+    control_base,
     pack_control,
     pack_end,
+    slot_bases,
 )
 
-SPAD_OFFSET: Final = 0x100000
-SPAD_SOURCE: Final = Source("device", "8.2, TOP_SP container", HIGH)
-SPAD_LAYOUT_SOURCE: Final = Source("device-model", "4, program block", CONVENTION)
 _MAX_REPEAT: Final = 0xFFFF
 
 
@@ -127,12 +123,12 @@ def _configuration(
         out[record : record + RING_CHANNEL.size] = _channel(k, member, sp, rings, at, neighbours)
     higher = active[active > sp]
     taking_part = channels.size > 0
-    own_start = at.arch.semaphores(int(at.lane[member]) * at.sps + sp) + SPAD_OFFSET
+    own_block = at.arch.semaphores(int(at.lane[member]) * at.sps + sp)
     pairs = [(int(queue) % 16, mask) for queue in rings.queue[channels]]
     block = PROGRAM_BLOCK.encode(
         dma_alloc_bitmap=[n for pair in pairs for n in pair] + [0, 0] * (DMA_ALLOCATIONS - len(pairs)),
-        slot_spad_base=[own_start + CONTROL_REGION_SIZE + i * SLOT_REGION_SIZE for i in range(SLOTS)],
-        ctrl_spad_base=own_start,
+        slot_spad_base=slot_bases(own_block),
+        ctrl_spad_base=control_base(own_block),
         trigger=_semaphore(at, member, sp, Reserved.TRIGGER, Window.READ),
         trigger_next=_semaphore(at, member, sp, Reserved.TRIGGER, Window.INC),
         complete=_semaphore(at, member, int(higher[0]), Reserved.COMPLETE_PREV, Window.INC)

@@ -30,12 +30,12 @@ from rota.isa.descriptors import (
 )
 from rota.isa.dtypes import Dtype, size_of
 from rota.isa.enums import CceType
+from rota.isa.ring_cursor import GUARD
 from rota.isa.semaphores import Window
 from rota.schedule.ir import Op, Schedule
 
 GRANULE: Final = 32  # folds are cut here. Source: device-model §3, fold split, convention
 RING_SIZE: Final = 4096
-RING_GAP: Final = 16
 RING_SOURCE: Final = Source("sdma", "14.6", HIGH)
 PAD_BYTES: Final = 4
 PAD_SOURCE: Final = Source("device-model", "3, padding", CONVENTION)
@@ -130,9 +130,9 @@ def _check_moves(schedule: Schedule) -> None:
 
 def _check_counts(rows: DeviceRows, m2s: I64, s2m: I64) -> None:
     longest = int(m2s.max(initial=0))
-    if longest > RING_SIZE - RING_GAP:
+    if longest > RING_SIZE - GUARD:
         raise UnsupportedError(
-            f"a row needs {longest} descriptors on one fold, and a ring of {RING_SIZE} takes {RING_SIZE - RING_GAP}; "
+            f"a row needs {longest} descriptors on one fold, and a ring of {RING_SIZE} takes {RING_SIZE - GUARD}; "
             "use more folds",
             source=RING_SOURCE,
         )

@@ -1,11 +1,12 @@
 """Files as jobs: one per instruction, as requests or as the reason for a refusal.
 
-The kind of a file is decided by its content. Which rings a machine can wire is decided later, by `pipeline`.
+The kind of a file is decided by its content. Instruction words, bare or in a NEFF, are read in `word_jobs`; which rings
+a machine can wire is decided later, by `pipeline`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -13,13 +14,17 @@ from typing import Final
 from rota.errors import RotaError, UnsupportedError, UsageError
 from rota.facts import CONVENTION, Source
 from rota.frontends.hlo import HloCollective, HloModule, is_hlo, parse_hlo
+from rota.frontends.neff import is_neff
+from rota.frontends.options import Options, by_size, refuse
+from rota.frontends.word_jobs import neff_jobs, stream_jobs
 from rota.isa.dtypes import Dtype, parse_dtype, short_name, size_of
-from rota.isa.enums import CCE_OF_ALU, REDUCING, CceType, EncOp
+from rota.isa.enums import REDUCING, CceType, EncOp
 from rota.isa.image import MAGIC
-from rota.isa.words import HEADER, Word, check_trigger, decode_stream, encode_word
-from rota.machine.group import parse_groups
+from rota.isa.words import HEADER
 from rota.machine.platform import Platform
-from rota.request import COMPOSED, KIND_NAMES, Groups, Job, Request
+from rota.request import KIND_NAMES, Job
+
+__all__ = ["FileKind", "Options", "by_size", "jobs_of_file", "kind_of", "read_source"]
 
 HLO_KINDS: Final = {
     "all-reduce": EncOp.ALLREDUCE,
@@ -42,14 +47,7 @@ class FileKind(Enum):
     HLO = "an HLO module"
     STREAM = "an instruction stream"
     IMAGE = "a rank's image"
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the command line says beside the source; None where it says nothing."""
-
-    groups: Groups | None = None
-    integer_as_fp32: bool = False
+    NEFF = "a NEFF"
 
 
 def read_source(path: Path) -> tuple[FileKind, bytes]:
@@ -75,52 +73,36 @@ def kind_of(data: bytes, name: str) -> FileKind:
     """
     if data.startswith(MAGIC):
         return FileKind.IMAGE
+    if is_neff(data):
+        return FileKind.NEFF
     if is_hlo(data):
         return FileKind.HLO
     if not data:
-        raise UsageError(f"{name}: is empty; expected an HLO module, an instruction stream or an image")
+        raise UsageError(f"{name}: is empty; expected an HLO module, an instruction stream, an image or a NEFF")
     if b"\0" in data[: HEADER.size * 16] or len(data) % 64 == 0:
         return FileKind.STREAM
-    raise UsageError(f"{name}: is neither an HLO module, nor a stream of 64-byte instructions, nor an image")
+    raise UsageError(
+        f"{name}: is neither an HLO module, nor a stream of 64-byte instructions, nor an image, nor a NEFF"
+    )
 
 
 def jobs_of_file(path: Path, kind: FileKind, data: bytes, platform: Platform, options: Options) -> tuple[Job, ...]:
-    """Return the jobs of an HLO module or an instruction stream, in the order of the file.
+    """Return the jobs of an HLO module, an instruction stream or a NEFF, in the order of the file.
 
     Raises:
-        UsageError: there are no collectives, or options that do not go with the file.
-        DecodeError: the stream is damaged.
+        UsageError: there are no collectives, options that do not go with the file, or a NEFF for other machines.
+        UnsupportedError: a NEFF of another version.
+        DecodeError: the stream or the NEFF is damaged.
     """
     if kind is FileKind.IMAGE:
         raise UsageError(
             f"{path}: is a rank's image; `rota disasm` shows it, `rota run` takes what it was lowered from"
         )
-    jobs = (
-        _hlo_jobs(path, data, platform, options)
-        if kind is FileKind.HLO
-        else _stream_jobs(path, data, platform, options)
-    )
+    readers = {FileKind.HLO: _hlo_jobs, FileKind.STREAM: stream_jobs, FileKind.NEFF: neff_jobs}
+    jobs = readers[kind](path, data, platform, options)
     if not jobs:
         raise UsageError(f"{path}: holds no collective; expected at least one, for example an all-reduce")
     return jobs
-
-
-def by_size(
-    kind: EncOp, dtype: Dtype, groups: Groups, elements: int, op: CceType | None, options: Options
-) -> tuple[Request, ...]:
-    """Return one request for each group size; `elements` is per rank: a gather's shard, the input of the others."""
-    sizes = sorted({len(group) for group in groups}, reverse=True)
-    return tuple(
-        Request(
-            kind=kind,
-            dtype=dtype,
-            count=elements * size if kind is EncOp.ALLGATHER else elements,
-            groups=tuple(group for group in groups if len(group) == size),
-            op=op,
-            integer_as_fp32=options.integer_as_fp32,
-        )
-        for size in sizes
-    )
 
 
 def _hlo_jobs(path: Path, data: bytes, platform: Platform, options: Options) -> tuple[Job, ...]:
@@ -148,7 +130,7 @@ def _hlo_job(path: Path, module: HloModule, one: HloCollective, platform: Platfo
         dtype, elements, op = _hlo_elements(one, kind)
         requests = by_size(kind, dtype, groups, elements, op, options)
     except RotaError as error:
-        return _refuse(job, error)
+        return refuse(job, error)
     return replace(job, dtype=short_name(dtype), requests=requests)
 
 
@@ -172,35 +154,3 @@ def _hlo_elements(one: HloCollective, kind: EncOp) -> tuple[Dtype, int, CceType 
         dtype = MOVES_AS.get(width, Dtype.UINT8)
         return dtype, one.operand_bytes // size_of(dtype), None
     return parse_dtype(name), one.operand_elements, None
-
-
-def _stream_jobs(path: Path, data: bytes, platform: Platform, options: Options) -> tuple[Job, ...]:
-    groups = options.groups if options.groups is not None else parse_groups("{}", ranks=platform.ranks)
-    return tuple(_stream_job(path, word, groups, options) for word in decode_stream(data).words)
-
-
-def _stream_job(path: Path, word: Word, groups: Groups, options: Options) -> Job:
-    name = KIND_NAMES.get(word.kind, word.kind.name.lower())
-    dtype = short_name(word.dtype)
-    job = Job(name, dtype, groups, file=str(path), line=word.index + 1)
-    try:
-        check_trigger(word)
-        if word.kind not in COMPOSED:
-            raise UnsupportedError(f"{word.kind.name}: this version composes {', '.join(KIND_NAMES.values())}")
-        if word.group_id:
-            raise UnsupportedError(
-                f"Invalid group id: {word.group_id}, group_n: 1 (a bare stream has one list of groups)"
-            )
-        op = CCE_OF_ALU.get(word.alu_op) if word.kind in REDUCING else None
-        sizes = {len(group) for group in groups}
-        scale = next(iter(sizes)) if word.kind is EncOp.REDUCE_SCATTER else 1
-        if word.kind is EncOp.REDUCE_SCATTER and len(sizes) > 1:
-            raise UnsupportedError("reduce_scatter over groups of different sizes: a word has one element count")
-        requests = by_size(word.kind, word.dtype, groups, word.num_elements * scale, op, options)
-    except RotaError as error:
-        return _refuse(job, error)
-    return replace(job, requests=requests, word=encode_word(word))
-
-
-def _refuse(job: Job, error: RotaError) -> Job:
-    return replace(job, refused=str(error))

@@ -1,6 +1,7 @@
 """One plain copy as a value, and the pair of descriptors that carries it out.
 
-For the few descriptors a person writes or reads; rows of them are columns, see `descriptors.len_ctrl`.
+For the few descriptors a person writes or reads; rows of them are columns, see `descriptors.len_ctrl`. Longer copies
+and packets that reduce are in `packets`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ from typing import Final
 
 import numpy as np
 
-from rota.errors import DecodeError, UnsupportedError
+from rota.errors import DecodeError
 from rota.isa.descriptors import (
     COPY_WORD,
     DESCRIPTOR_SIZE,
     FIRST_PHASE,
     LAYOUT,
-    ORDERING_SOURCE,
     RING_ID_MASK,
     RING_ID_SHIFT,
     MetaCtrl,
@@ -25,8 +25,8 @@ from rota.isa.descriptors import (
     TxFlag,
     decode_length,
     len_ctrl,
-    limits_of,
 )
+from rota.isa.engines import check_ordering
 from rota.isa.layout import Buffer
 
 _SIZE: Final = DESCRIPTOR_SIZE
@@ -51,9 +51,8 @@ def encode_copy(copy: Copy, *, arch: str) -> tuple[bytes, bytes]:
         UnsupportedError: the architecture has no strong-ordered write.
         UsageError: the architecture is unknown, or a value does not fit.
     """
+    check_ordering(copy.ordering, arch)
     strong = copy.ordering is Ordering.STRONG_ORDER_WR
-    if strong and not limits_of(arch).strong_ordered_write:
-        raise UnsupportedError(f"{arch} has no strong-ordered write; use DMB", source=ORDERING_SOURCE)
     dmb = copy.ordering is Ordering.DMB
     reading = len_ctrl(copy.size, ring=copy.ring, first=True, last=True, dmb=dmb)
     writing = len_ctrl(copy.size, ring=copy.ring, strong_order=strong)

@@ -188,8 +188,13 @@ def limits_of(arch: str) -> SdmaLimits:
     return limits
 
 
-def reduce_packet_bytes(dtype: Dtype, arch: str) -> int:
+def reduce_packet_bytes(dtype: Dtype, arch: str, *, cap: int = 0) -> int:
     """Return the bytes of a full reduce packet; the last of a transfer may be shorter. Source: sdma §7, high.
+
+    Args:
+        dtype: type of the bytes read.
+        arch: name of the architecture.
+        cap: the most bytes for the priority class of the transfer, 0 without a limit.
 
     Raises:
         UnsupportedError: the elements have no size.
@@ -198,7 +203,8 @@ def reduce_packet_bytes(dtype: Dtype, arch: str) -> int:
     limits = limits_of(arch)
     if not size_of(dtype):
         raise UnsupportedError(f"{short_name(dtype)} has no transfer size; use fp32", source=SIZE_SOURCE)
-    return min(size_of(dtype) * limits.max_cce_elements, limits.max_cce_bytes) & ~(PACKET_GRANULE - 1)
+    want = min(size_of(dtype) * limits.max_cce_elements, limits.max_cce_bytes)
+    return (min(want, cap) if cap else want) & ~(PACKET_GRANULE - 1)
 
 
 def encode_length(size: int | Array) -> Array:

@@ -1,5 +1,7 @@
 """The opcode byte: the names of the control and pseudo band, and which values exist on which architecture.
 
+The 16-character names the runtime prints are here too.
+
 Opcodes below 0xA0 and those of the datapath have no name here; a stream walker only has to know that they exist.
 What the collective words contain is in `words`.
 """
@@ -10,7 +12,8 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
-from rota.facts import HIGH, Source
+from rota.errors import UsageError
+from rota.facts import CONVENTION, HIGH, MEDIUM, Source
 
 SOURCE: Final = Source("isa", "3.2", HIGH)
 
@@ -125,12 +128,138 @@ OPCODES: Final[Mapping[str, frozenset[int]]] = {
 KNOWN_OPCODES: Final = frozenset().union(*OPCODES.values()) - {Opcode.INVALID}
 
 
+NAME_LENGTH: Final = 16
+NAME_SOURCE: Final = Source("isa", "3.2", MEDIUM)
+
+# The compiler's names; the runtime's table keeps the first sixteen characters of each. The rows from 0xE0 print no
+# compiler name of their own where the enum name is written in capitals: theirs is spelt from it.
+MNEMONICS: Final[Mapping[Opcode, str]] = {
+    Opcode.EVENT_SEMAPHORE: "EventSemaphore",
+    Opcode.HALT: "Halt",
+    Opcode.DRAIN: "Drain",
+    Opcode.INSTRUCTION_FLUSH: "InstructionFlush",
+    Opcode.NOP: "Nop",
+    Opcode.WRITE: "Write",
+    Opcode.NOTIFY: "Notify",
+    Opcode.MOVE: "Move",
+    Opcode.ALU_OP: "AluOp",
+    Opcode.COMPARE_BRANCH: "CompareBranch",
+    Opcode.TENSOR_LOAD: "TensorLoad",
+    Opcode.TENSOR_STORE: "TensorStore",
+    Opcode.EVENT_SEMAPHORE_RANGE_CLEAR: "EventSemaphoreRangeClear",
+    Opcode.SET_ORDERING_MODE: "SetOrderingMode",
+    Opcode.MOVE_SHAPE: "MoveShape",
+    Opcode.POLL_SEM: "PollSem",
+    Opcode.TEST_EVENT_SEM: "TestEventSem",
+    Opcode.BRANCH_PREFETCH_HINT: "BranchPrefetchHint",
+    Opcode.COMPACT_CONTROL_INST: "CompactControlInst",
+    Opcode.DMAMEMCPY: "DMAMemcpy",
+    Opcode.DMA_MEMCPY2: "DmaMemcpy2",
+    Opcode.DMA_IMMEDIATE: "DmaImmediate",
+    Opcode.DMA_INDIRECT: "DmaIndirect",
+    Opcode.RANGE_SELECT: "RangeSelect",
+    Opcode.DMA_TRANSPOSE: "DmaTranspose",
+    Opcode.GET_SEQUENCE_BOUNDS: "GetSequenceBounds",
+    Opcode.SB2SB_COLLECTIVE: "Sb2sbCollective",
+    Opcode.PSEUDO_DMATRIGGER: "PseudoDMATrigger",
+    Opcode.PSEUDO_DMAREARM: "PseudoDMARearm",
+    Opcode.PSEUDO_DMABARRIER: "PseudoDMABarrier",
+    Opcode.PSEUDO_DMAMEMCPY_FULL_IND: "PseudoDMAMemcpyFullInd",
+    Opcode.PSEUDO_SEMAPHORE_SET: "PseudoSemaphoreSet",
+    Opcode.PSEUDO_LOAD_ACT_FUNC_SET: "PseudoLoadActFuncSet",
+    Opcode.PSEUDO_TRIGGER_ALL_REDUCE: "PseudoTriggerAllReduce",
+    Opcode.PSEUDO_TRIGGER_COLLECTIVE: "PseudoTriggerCollective",
+    Opcode.PSEUDO_READ_VAR_ADDR: "PseudoReadVarAddr",
+    Opcode.PSEUDO_EMBEDDING_UPDATE: "PseudoEmbeddingUpdate",
+    Opcode.PSEUDO_SEND_RECV: "PseudoSendRecv",
+    Opcode.PSEUDO_BRANCH_LABEL: "PseudoBranchLabel",
+    Opcode.PSEUDO_TENSOR_STORE: "PseudoTensorStore",
+    Opcode.PSEUDO_TENSOR_LOAD: "PseudoTensorLoad",
+    Opcode.PSEUDO_DMASWAP_QUEUE_SET: "PseudoDMASwapQueueSet",
+    Opcode.PSEUDO_SET_RNG_SEED: "PseudoSetRngSeed",
+    Opcode.PSEUDO_FUNCTION_BEGIN: "PseudoFunctionBegin",
+    Opcode.PSEUDO_FUNCTION_RETURN: "PseudoFunctionReturn",
+    Opcode.PSEUDO_FUNCTION_CALL: "PseudoFunctionCall",
+    Opcode.PSEUDO_DMA_DIRECT2D: "PseudoDmaDirect2d",
+    Opcode.PSEUDO_SYNC_BARRIER: "PseudoSyncBarrier",
+    Opcode.PSEUDO_RANGE_CHECK: "PseudoRangeCheck",
+    Opcode.PSEUDO_JPEG_DECODE: "PseudoJpegDecode",
+    Opcode.PSEUDO_CORE_BARRIER: "PseudoCoreBarrier",
+    Opcode.PSEUDO_TRIGGER_COLLECTIVE2: "PseudoTriggerCollective2",
+    Opcode.PSEUDO_EXTENSION: "PseudoExtension",
+    Opcode.PSEUDO_CUR_PROCESSING_RANK_ID: "PseudoCurProcessingRankID",
+    Opcode.PSEUDO_GID_LOAD: "PseudoGidLoad",
+    Opcode.PSEUDO_BRANCH_PREFETCH_HINT: "PseudoBranchPrefetchHint",
+    Opcode.PSEUDO_TENSOR_COMPLETION: "PseudoTensorCompletion",
+    Opcode.PSEUDO_INST: "PseudoInst",
+    Opcode.SPARSITY_COMPRESS: "SparsityCompress",
+    Opcode.SPARSITY_COMPRESS_TAG: "SparsityCompressTag",
+    Opcode.RAND2: "Rand2",
+    Opcode.QUANTIZE_MX: "QuantizeMx",
+    Opcode.CONV_LUT_LOAD: "ConvLutLoad",
+    Opcode.TENSOR_TENSOR_SCAN_ARITH: "TensorTensorScanArith",
+    Opcode.TENSOR_SCALAR_CACHE_CUMULATIVE: "TensorScalarCacheCumulative",
+    Opcode.INDIRECT_COPY: "IndirectCopy",
+    Opcode.COPY_PREDICATED_SCALAR: "CopyPredicatedScalar",
+    Opcode.DVE_READ_INDICES: "DveReadIndices",
+    Opcode.SELECT_REDUCE: "SelectReduce",
+    Opcode.EXTENDED_INST: "ExtendedInst",
+    Opcode.DMA_GATHER_TRANSPOSE: "DmaGatherTranspose",
+    Opcode.NONZERO_WITH_COUNT: "NonzeroWithCount",
+    Opcode.TENSOR_TENSOR_INT_WIDE: "TensorTensorIntWide",
+    Opcode.TENSOR_SCALAR_INT_WIDE: "TensorScalarIntWide",
+    Opcode.INVALID: "Invalid",
+}
+
+# The names that were read from the runtime's own table; the others follow the rule these obey.
+QUOTED_NAMES: Final[Mapping[Opcode, str]] = {
+    Opcode.PSEUDO_SEMAPHORE_SET: "PseudoSemaphoreS",
+    Opcode.PSEUDO_LOAD_ACT_FUNC_SET: "PseudoLoadActFun",
+    Opcode.PSEUDO_TRIGGER_ALL_REDUCE: "PseudoTriggerAll",
+    Opcode.PSEUDO_TRIGGER_COLLECTIVE: "PseudoTriggerCol",
+    Opcode.PSEUDO_READ_VAR_ADDR: "PseudoReadVarAdd",
+}
+RUNTIME_NAMES: Final[Mapping[Opcode, str]] = {
+    **{opcode: mnemonic[:NAME_LENGTH] for opcode, mnemonic in MNEMONICS.items()},
+    **QUOTED_NAMES,
+}
+
+# Instructions of the sequencer: semaphores, branches, registers, and every pseudo instruction there is. That the
+# collective ones are control instructions is stated; where the class ends is not.
+CONTROL_SOURCE: Final = Source("all-reduce", "1", CONVENTION)
+CONTROL: Final = KNOWN_OPCODES & _values((0xA0, 0xA9), (0xB0, 0xB6), (0xC1, 0xDF))
+
 _NAMES: Final[Mapping[int, str]] = {opcode.value: opcode.name for opcode in Opcode}
 
 
 def is_pseudo(opcode: int) -> bool:
     """Say whether the upper three bits are 0b110: written by the compiler, never run. Source: isa §3.1, high."""
     return opcode >> 5 == 0b110
+
+
+def is_control(opcode: int) -> bool:
+    """Say whether the sequencer handles the instruction; no datapath sees it. Source: all-reduce §1, convention."""
+    return opcode in CONTROL
+
+
+def exists(opcode: int, arch: str) -> bool:
+    """Say whether an architecture has the instruction; the sentinel 0xFF is none.
+
+    Raises:
+        UsageError: no architecture is called that.
+
+    Source:
+        isa §3.2, high.
+    """
+    if arch not in OPCODES:
+        raise UsageError(f"architecture '{arch}': expected one of {', '.join(OPCODES)}")
+    return opcode in OPCODES[arch] and opcode != Opcode.INVALID
+
+
+def runtime_name(opcode: int) -> str:
+    """Return the name of at most 16 characters the runtime prints, or `0x41` where none is known."""
+    named = opcode in _NAMES
+    return RUNTIME_NAMES[Opcode(opcode)] if named else f"0x{opcode:02X}"
 
 
 def describe_opcode(opcode: int) -> str:

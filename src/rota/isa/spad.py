@@ -22,6 +22,21 @@ CONTROL_REGION_SIZE: Final = 0x1000
 SLOT_REGION_SIZE: Final = 0x8000
 SLOTS: Final = 6  # slot programs of a stream processor
 
+SPAD_OFFSET_SOURCE: Final = Source("device", "8.2", HIGH)
+SPAD_OFFSET: Final = 0x100000  # the scratchpad's memory, behind the semaphore block of its processor
+
+
+def control_base(block: int) -> int:
+    """Return the address of the control table of the processor whose semaphore block is at `block`."""
+    return block + SPAD_OFFSET
+
+
+def slot_bases(block: int) -> tuple[int, ...]:
+    """Return the addresses of the slot programs, behind the control table. Source: device-model §4, convention."""
+    first = control_base(block) + CONTROL_REGION_SIZE
+    return tuple(first + slot * SLOT_REGION_SIZE for slot in range(SLOTS))
+
+
 CONTROL_SOURCE: Final = Source("device", "2.1", HIGH)
 _CONTROL: Final = Layout("control_entry", size=4, source=CONTROL_SOURCE, fields=(
     # name                    at  type  low width meaning

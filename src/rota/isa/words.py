@@ -1,21 +1,23 @@
 """The two 64-byte words that ask for a collective, and the walk through an instruction stream that finds them.
 
-Other instructions are only checked for a known opcode and a sound header. Which tensors the ids mean, who is in
-a group, and whether a planner takes the request is decided elsewhere.
+The walk also finds what asks for one in other records: pairs, sends and receives, and exchanges on a chip. Other
+instructions are only checked for a known opcode and a sound header. Which tensors the ids mean, who is in a group,
+and whether a planner takes the request is decided elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum, IntEnum
-from typing import Final, TypeVar
+from enum import Enum
+from typing import Final
 
 import numpy as np
 
 from rota.columns import Array, Bool
 from rota.errors import DecodeError, UnsupportedError, UsageError
 from rota.facts import CONVENTION, HIGH, MEDIUM, Source
+from rota.isa.counts import EMPTY_SOURCE, MAX_BYTES, OVERFLOW_SOURCE
 from rota.isa.dtypes import SIZE_SOURCE, Dtype, short_name, size_of
 from rota.isa.enums import (
     CTYPE_OF_ENC,
@@ -32,31 +34,11 @@ from rota.isa.enums import (
 )
 from rota.isa.layout import Buffer, Field, Layout
 from rota.isa.opcodes import KNOWN_OPCODES, describe_opcode
-
-Vocabulary = TypeVar("Vocabulary", bound=IntEnum)
-
-WORD_SIZE: Final = 64
-INST_WORD_LEN: Final = 0x10  # in four-byte words; the only value a loader takes
-
-HEADER: Final = Layout("header", size=4, source=Source("isa", "2.1", HIGH), fields=(
-    # name                   at  type   meaning
-    Field("opcode",           0, "u1",  "Opcode"),
-    Field("inst_word_len",    1, "u1",  "always 0x10: sixteen four-byte words"),
-    Field("debug_cmd",        2, "u1",  "what the profiler notes"),
-    Field("debug_hint",       3, "u1",  "trace hint"),
-))  # fmt: skip
-
-EVENTS: Final = Layout("events", size=8, source=Source("isa", "2.2", HIGH), fields=(
-    # name                   at  type   meaning
-    Field("wait_mode",        0, "u1",  "WaitMode: what must hold before issue"),
-    Field("wait_idx",         1, "u1",  "semaphore or event waited for"),
-    Field("update_mode",      2, "u1",  "UpdateMode: what happens when done"),
-    Field("update_idx",       3, "u1",  "semaphore or event updated"),
-    Field("semaphore_value",  4, "<u4", "one value for the wait and for the update"),
-))  # fmt: skip
-
-# The beginning of every record but an extension.
-RECORD: Final = Layout("record", size=WORD_SIZE, source=Source("isa", "2", HIGH), fields=(*HEADER.at(0), *EVENTS.at(4)))
+from rota.isa.pairs import Pair, check_follower, check_operands, decode_pair
+from rota.isa.records import EVENTS as EVENTS  # noqa: PLC0414 -- a word begins with these
+from rota.isa.records import HEADER as HEADER  # noqa: PLC0414
+from rota.isa.records import INST_WORD_LEN, RECORD, UPDATES, WAITS, WORD_SIZE, check_header, check_reserved, member
+from rota.isa.transfers import Sb2Sb, SendRecv, decode_sb2sb, decode_send_recv
 
 ALL_REDUCE_WORD: Final = Layout("all_reduce_word", size=WORD_SIZE, source=Source("isa", "5.1", HIGH), fields=(
     # name                   at  type   meaning
@@ -89,6 +71,9 @@ _LAYOUTS: Final[Mapping[Opcode, Layout]] = {
     Opcode.PSEUDO_TRIGGER_COLLECTIVE: COLLECTIVE_WORD,
 }
 
+# The other records that ask for a collective, or begin a pair that does.
+_OTHERS: Final = (Opcode.PSEUDO_TRIGGER_COLLECTIVE2, Opcode.PSEUDO_SEND_RECV, Opcode.SB2SB_COLLECTIVE)
+
 # An extension follows one of these, and has neither header nor events of its own. Source: isa §5.4, high.
 _EXTENDED: Final = (Opcode.PSEUDO_TRIGGER_COLLECTIVE2, Opcode.PSEUDO_DMA_DIRECT2D)
 
@@ -96,7 +81,6 @@ _EXTENDED: Final = (Opcode.PSEUDO_TRIGGER_COLLECTIVE2, Opcode.PSEUDO_DMA_DIRECT2
 ALL_REDUCE_AS_COLLECTIVE: Final = Source("isa", "5.1", CONVENTION)
 UPDATE_MODE_SOURCE: Final = Source("isa", "9", HIGH)
 MULTIPLY_SOURCE: Final = Source("isa", "12 row 5", MEDIUM)
-EMPTY_SOURCE: Final = Source("isa", "8.3", CONVENTION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,10 +110,16 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What a walk found: the collective words in order, and how many records of each other opcode it passed."""
+    """What a walk found, each in stream order; `passed` counts by opcode the records that are none of `words`.
+
+    The records of pairs, transfers and exchanges are counted there too.
+    """
 
     words: tuple[Word, ...]
     passed: Mapping[int, int]
+    pairs: tuple[Pair, ...] = ()
+    transfers: tuple[SendRecv, ...] = ()
+    exchanges: tuple[Sb2Sb, ...] = ()
 
 
 class Multiply(Enum):
@@ -140,23 +130,37 @@ class Multiply(Enum):
 
 
 def decode_stream(data: Buffer) -> Stream:
-    """Return the collective words of a raw instruction stream.
+    """Return the collectives of a raw instruction stream.
 
     Raises:
         DecodeError: the tail is no whole record, or a record has an unknown opcode, another length than 0x10, an
-            unknown wait or update mode, stands alone where two belong together, or is a collective word whose
-            fields mean nothing. The first such record is the one named.
+            unknown wait or update mode, stands alone where two belong together, or asks for a collective in fields
+            that mean nothing. The first such record is the one named.
     """
     records = RECORD.columns(data)
     opcode = records["opcode"]
     defects = _defects(opcode, records)
     sound = int(defects.argmax()) if defects.any() else opcode.size
-    collective = np.isin(opcode[:sound], [int(each) for each in _LAYOUTS])
-    words = tuple(decode_word(data, offset=WORD_SIZE * int(row)) for row in np.flatnonzero(collective))
+    rows = np.flatnonzero(np.isin(opcode[:sound], [int(each) for each in (*_LAYOUTS, *_OTHERS)]))
+    words: list[Word] = []
+    pairs: list[Pair] = []
+    transfers: list[SendRecv] = []
+    exchanges: list[Sb2Sb] = []
+    for offset in (rows * WORD_SIZE).tolist():
+        match data[offset]:
+            case Opcode.PSEUDO_TRIGGER_COLLECTIVE2:
+                pairs.append(decode_pair(data, offset=offset))
+            case Opcode.PSEUDO_SEND_RECV:
+                transfers.append(decode_send_recv(data, offset=offset))
+            case Opcode.SB2SB_COLLECTIVE:
+                exchanges.append(decode_sb2sb(data, offset=offset))
+            case _:
+                words.append(decode_word(data, offset=offset))
     if sound < opcode.size:
         _refuse_record(data, sound)
-    values, counts = np.unique(opcode[~collective], return_counts=True)
-    return Stream(words, dict(zip(values.tolist(), counts.tolist(), strict=True)))
+    values, counts = np.unique(opcode[~np.isin(opcode, [int(each) for each in _LAYOUTS])], return_counts=True)
+    passed = dict(zip(values.tolist(), counts.tolist(), strict=True))
+    return Stream(tuple(words), passed, tuple(pairs), tuple(transfers), tuple(exchanges))
 
 
 def decode_word(data: Buffer, *, offset: int = 0) -> Word:
@@ -169,14 +173,11 @@ def decode_word(data: Buffer, *, offset: int = 0) -> Word:
     if opcode not in _LAYOUTS:
         expected = " or ".join(describe_opcode(each) for each in _LAYOUTS)
         raise DecodeError("collective word", offset=offset, expected=expected, got=describe_opcode(opcode))
-    _check_header(data, offset)
+    check_header(data, offset)
     layout = _LAYOUTS[Opcode(opcode)]
-    stray = layout.reserved(data[offset : offset + WORD_SIZE])
-    if stray is not None:
-        got = f"0x{data[offset + stray]:02X}"
-        raise DecodeError(f"reserved byte of {layout.name}", offset=offset + stray, expected="0x00", got=got)
+    check_reserved(layout, data, offset)
     values = layout.decode(data, offset)
-    ctype = _member(CollectiveType, values.get("ctype", CollectiveType.ALL_REDUCE), "collective type", offset + 32)
+    ctype = member(CollectiveType, values.get("ctype", CollectiveType.ALL_REDUCE), "collective type", offset + 32)
     if ctype is CollectiveType.INVALID:
         raise DecodeError("collective type", offset=offset + 32, expected="one from 0x01 to 0x09", got="0x00")
     return Word(
@@ -184,8 +185,8 @@ def decode_word(data: Buffer, *, offset: int = 0) -> Word:
         offset=offset,
         opcode=Opcode(opcode),
         kind=ENC_OF_CTYPE[ctype],
-        alu_op=_member(AluOp, values["op"], "ALU operation", offset + 12),
-        dtype=_member(Dtype, values["dtype"], "element type", offset + 13),
+        alu_op=member(AluOp, values["op"], "ALU operation", offset + 12),
+        dtype=member(Dtype, values["dtype"], "element type", offset + 13),
         group_id=values.get("group_id", 0),
         input_id=values["input_id"],
         output_id=values["output_id"],
@@ -244,18 +245,20 @@ def encode_word(word: Word) -> bytes:
     )
 
 
-def check_trigger(word: Word, *, multiply: Multiply = Multiply.REFUSED) -> None:
-    """Refuse a well-formed word that the trigger stage of the runtime would not plan.
+def check_trigger(word: Word | Pair, *, multiply: Multiply = Multiply.REFUSED) -> None:
+    """Refuse a well-formed word or pair that the trigger stage of the runtime would not plan.
 
     Raises:
-        UnsupportedError: the word does not increment a semaphore on completion (0xC8), reduces by an operation the
-            stage does not take, has elements without a size, or has no elements.
+        UnsupportedError: a 0xC8 does not increment a semaphore on completion; a pair has operands of the wrong form;
+            or it reduces by an operation the stage does not take, has elements without a size, no elements, or more
+            bytes than 64 bits count.
     """
-    where = f"{describe_opcode(word.opcode)} at offset {word.offset}"
-    if word.opcode is Opcode.PSEUDO_TRIGGER_COLLECTIVE and word.update_mode is not UpdateMode.SEM_INC_COMPLETE:
-        raise UnsupportedError(
-            f"{where}: update mode must be SEM_INC_COMPLETE, got {word.update_mode.name}", source=UPDATE_MODE_SOURCE
-        )
+    opcode = word.opcode if isinstance(word, Word) else Opcode.PSEUDO_TRIGGER_COLLECTIVE2
+    where = f"{describe_opcode(opcode)} at offset {word.offset}"
+    if isinstance(word, Word):
+        _check_update(word, where)
+    else:
+        check_operands(word)
     if word.kind in REDUCING and not PTC_ALU_MASK >> word.alu_op & 1:
         taken = ", ".join(op.name for op in AluOp if PTC_ALU_MASK >> op & 1)
         raise UnsupportedError(
@@ -270,6 +273,20 @@ def check_trigger(word: Word, *, multiply: Multiply = Multiply.REFUSED) -> None:
         raise UnsupportedError(f"{where}: {name} has no transfer size; use fp32", source=SIZE_SOURCE)
     if not word.num_elements:
         raise UnsupportedError(f"{where}: the collective has no elements, expected at least 1", source=EMPTY_SOURCE)
+    size = word.num_elements * size_of(word.dtype)
+    if size > MAX_BYTES:
+        raise UnsupportedError(
+            f"{where}: {word.num_elements} elements of {short_name(word.dtype)} are {size} bytes, expected at most "
+            f"{MAX_BYTES}",
+            source=OVERFLOW_SOURCE,
+        )
+
+
+def _check_update(word: Word, where: str) -> None:
+    if word.opcode is Opcode.PSEUDO_TRIGGER_COLLECTIVE and word.update_mode is not UpdateMode.SEM_INC_COMPLETE:
+        raise UnsupportedError(
+            f"{where}: update mode must be SEM_INC_COMPLETE, got {word.update_mode.name}", source=UPDATE_MODE_SOURCE
+        )
 
 
 def _table(values: frozenset[int]) -> Bool:
@@ -279,10 +296,8 @@ def _table(values: frozenset[int]) -> Bool:
 
 
 _KNOWN: Final = _table(KNOWN_OPCODES)
-_WAITS: Final = frozenset(int(mode) for mode in WaitMode) - {WaitMode.INVALID}
-_UPDATES: Final = frozenset(int(mode) for mode in UpdateMode) - {UpdateMode.INVALID}
-_WAIT: Final = _table(_WAITS)
-_UPDATE: Final = _table(_UPDATES)
+_WAIT: Final = _table(WAITS)
+_UPDATE: Final = _table(UPDATES)
 
 
 def _defects(opcode: Array, records: Array) -> Bool:
@@ -306,33 +321,11 @@ def _refuse_record(data: Buffer, row: int) -> None:
     if opcode not in KNOWN_OPCODES:
         raise DecodeError("opcode", offset=offset, expected="a known opcode", got=f"0x{opcode:02X}")
     if opcode == Opcode.PSEUDO_EXTENSION:
+        following = offset + WORD_SIZE
+        turned = following < len(data) and data[following] in _EXTENDED
         expected = " or ".join(describe_opcode(each) for each in _EXTENDED) + " in the record before"
         got = describe_opcode(data[offset - WORD_SIZE]) if row else "the beginning of the stream"
-        raise DecodeError(describe_opcode(opcode), offset=offset, expected=expected, got=got)
-    _check_header(data, offset)
-    following = offset + WORD_SIZE
-    raise DecodeError(
-        f"record after {describe_opcode(opcode)}",
-        offset=following,
-        expected=describe_opcode(Opcode.PSEUDO_EXTENSION),
-        got=describe_opcode(data[following]) if following < len(data) else "the end of the stream",
-    )
-
-
-def _check_header(data: Buffer, offset: int) -> None:
-    values = RECORD.decode(data, offset)
-    what = describe_opcode(values["opcode"])
-    if values["inst_word_len"] != INST_WORD_LEN:
-        got = f"0x{values['inst_word_len']:02X}"
-        raise DecodeError(f"inst_word_len of {what}", offset=offset + 1, expected=f"0x{INST_WORD_LEN:02X}", got=got)
-    for name, at, known in (("wait_mode", 4, _WAITS), ("update_mode", 6, _UPDATES)):
-        if values[name] not in known:
-            expected = "one of " + ", ".join(f"0x{mode:02X}" for mode in sorted(known))
-            raise DecodeError(f"{name} of {what}", offset=offset + at, expected=expected, got=f"0x{values[name]:02X}")
-
-
-def _member(kind: type[Vocabulary], value: int, what: str, offset: int) -> Vocabulary:
-    try:
-        return kind(value)
-    except ValueError:
-        raise DecodeError(what, offset=offset, expected=f"a value of {kind.__name__}", got=f"0x{value:02X}") from None
+        what = f"{describe_opcode(opcode)} in the wrong order" if turned else f"{describe_opcode(opcode)} alone"
+        raise DecodeError(what, offset=offset, expected=expected, got=got)
+    check_header(data, offset)
+    check_follower(data, offset)

@@ -1,8 +1,9 @@
 """The accelerator's element arithmetic in numpy, and moving many pieces of one memory at once.
 
 Inputs widen to float32, sources fold in list order, one rounding (nearest, ties to even) at the write. MIN and MAX
-propagate NaN and hold -0 < +0; overflow goes to infinity; subnormals are kept. Integers take the same way and round to
-the nearest integer, saturating. This is the slow, clear form; anything faster must give the same bits.
+propagate NaN and hold -0 < +0; of two NaNs the first stays; overflow goes to infinity; subnormals are kept. Integers
+take the same way and round to the nearest integer, saturating. This is the slow, clear form; anything faster must give
+the same bits.
 Source: design §2 (2), conventions.
 """
 
@@ -49,11 +50,18 @@ def fold(how: Combine, sources: Sequence[Array]) -> Array:
 
 def _pair(how: Combine, left: F32, right: F32) -> F32:
     if how is Combine.ADD:
-        return left + right
-    zero = (left == 0) & (right == 0)
-    if how is Combine.MAX:
-        return np.where(zero, left + right, np.maximum(left, right))
-    return np.where(zero, -(-left - right), np.minimum(left, right))
+        value = left + right
+    else:
+        zero = (left == 0) & (right == 0)
+        if how is Combine.MAX:
+            value = np.where(zero, left + right, np.maximum(left, right))
+        else:
+            value = np.where(zero, -(-left - right), np.minimum(left, right))
+    nan = np.isnan(value)
+    if nan.any():  # which of two NaNs the hardware keeps depends on the length of the array
+        first, second = left[nan], right[nan]
+        value[nan] = np.where(np.isnan(first), first, np.where(np.isnan(second), second, np.float32(np.nan)))
+    return value
 
 
 def _narrow(value: F32, dtype: np.dtype[Any]) -> Array:

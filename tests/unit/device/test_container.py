@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 
 import pytest
-from tests.images import Ring, edit, seal, section, table
+from tests.images import Ring, edit, rebuild, seal, section, table
 
 from rota.device.load import load_image
 from rota.device.model import load
@@ -196,6 +196,69 @@ def test_a_section_under_another_index_is_missed(kind: Section, index: int, gone
         load([RING.images[0], seal(bytes(data), checksums=False), RING.images[2]])
     assert caught.value.offset < HEADER.size + SECTION.size * len(table(image()))
     assert gone in Section
+
+
+@pytest.mark.parametrize(
+    ("kind", "index"),
+    [
+        (Section.META, 1),
+        (Section.CTRL, 4),  # the rank has TOP_SPs 0 to 3
+        (Section.CONF, 4),
+        (Section.SLOT, 6),  # a processor has slots 0 to 5
+        (Section.SLOT, 32),
+        (Section.TX, 256),  # 16 engines of 16 queues
+        (Section.RX, 256),
+        (Section.MEM, 0x84),
+        (Section.MEM, 0x1000),  # over the input
+        (Section.SEMA, 1),
+        (Section.BUFFERS, 1),
+        (Section.WORDS, 1),
+    ],
+)
+def test_a_section_the_machine_does_not_have(kind: Section, index: int) -> None:
+    """Refused at its row of the table, though nobody would read it."""
+    like = next(i for k, i in table(image()) if k is kind)
+    data = rebuild(image(), {(kind, index): section(image(), kind, like)})
+    error = refused(data)
+    assert error.offset == table(data)[kind, index][0]
+    assert f"a {kind.name} this machine has" in error.expected
+
+
+def test_a_slot_program_that_no_channel_runs() -> None:
+    """Slot 1 of TOP_SP 3 exists, but its only channel uses slot 0."""
+    data = rebuild(image(), {(Section.SLOT, 25): section(image(), Section.SLOT, 24)})
+    error = refused_together([RING.images[0], data, RING.images[2]])
+    assert error.offset == table(data)[Section.SLOT, 25][0]
+    assert "a slot program of a channel" in error.expected
+
+
+@pytest.mark.parametrize("kind", [k for k in Section if k is not Section.WORDS])
+@pytest.mark.parametrize("change", [-1, 1, 2])
+def test_sections_are_whole_records(kind: Section, change: int) -> None:
+    """A byte less or more is refused where the section is."""
+    index = next(i for k, i in table(image()) if k is kind)
+    old = section(image(), kind, index)
+    data = rebuild(image(), {(kind, index): (old + bytes(2))[: len(old) + change]})
+    error = refused(data)
+    assert error.offset == table(data)[kind, index][1] or kind is Section.META
+
+
+@pytest.mark.parametrize(
+    ("kind", "index", "size"),
+    [
+        (Section.CTRL, 3, 16),  # two operations
+        (Section.SLOT, 24, 0x8008),  # longer than its region
+        (Section.MEM, 0x80, 68),  # 17 feed words
+        (Section.SEMA, 0, 0),
+        (Section.TX, 0, 0),
+        (Section.BUFFERS, 0, 0),
+    ],
+)
+def test_sections_have_a_size_they_can_have(kind: Section, index: int, size: int) -> None:
+    data = rebuild(image(), {(kind, index): bytes(size)})
+    error = refused(data)
+    assert error.offset == table(data)[kind, index][1]
+    assert error.got == f"{size} bytes"
 
 
 def test_images_of_one_operation_load_together() -> None:

@@ -171,6 +171,18 @@ def test_what_lands_late_is_not_in_the_result() -> None:
     assert np.array_equal(run(load(alone.images), raw, 0), raw)
 
 
+def test_packets_that_read_what_the_one_before_wrote_stay_single() -> None:
+    """Sources one packet behind their targets: the first packet comes out everywhere. Source: device-model §9."""
+    packet, packets = 65536, 4
+    alone = Ring(groups=((0,),), orders=((0,),), count=packets * packet // 2, folds=1, halves=1, chunk=packets * packet)
+    tx = np.frombuffer(section(alone.images[0], Section.TX), DESCRIPTOR).copy()
+    rx = np.frombuffer(section(alone.images[0], Section.RX), DESCRIPTOR)
+    tx["buf_ptr"][1:packets] = rx["buf_ptr"][: packets - 1]
+    raw = alone.raw_inputs()
+    result = load([edit(alone.images[0], Section.TX, 0, 0, tx.tobytes())]).run(raw)
+    assert np.array_equal(result, np.tile(raw[:, :packet], packets))
+
+
 # --- ends -------------------------------------------------------------------------------------------------------------
 
 

@@ -120,10 +120,12 @@ def test_empty_stream() -> None:
 
 
 def test_extension_has_no_header() -> None:
-    """isa §5.4: byte 1 of 0xDA is the chaining, and bytes 4 to 11 are data, not events."""
-    pair = record(0xD9, 0x10) + record(0xDA, 3, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF)
+    """isa §5.4: byte 1 of 0xDA is the chaining, and bytes 4 to 11 are data, not events; 0xD4 has one, too."""
+    first = changed(record(0xD9, 0x10), 14, CollectiveType.ALL_GATHER)
+    pair = first + record(0xDA, 3, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF)
     assert decode_stream(pair).passed == {0xD9: 1, 0xDA: 1}
     assert decode_stream(record(0xD4, 0x10) + record(0xDA, 3)).passed == {0xD4: 1, 0xDA: 1}
+    assert not decode_stream(record(0xD4, 0x10) + record(0xDA, 3)).pairs
 
 
 GOOD = encode_word(REAL)
@@ -218,6 +220,7 @@ def test_trigger_stage_takes_the_golden_words() -> None:
         ({"dtype": Dtype.FP32R}, "fp32r has no transfer size; use fp32", "9"),
         ({"dtype": Dtype.INVALID}, "invalid has no transfer size", "9"),
         ({"num_elements": 0}, "expected at least 1", "8.3"),
+        ({"num_elements": 1 << 62}, "4611686018427387904 elements of fp32 are 18446744073709551616 bytes", "5.2"),
     ],
 )
 def test_trigger_stage_refuses(change: dict[str, int], message: str, section: str) -> None:

@@ -1,0 +1,294 @@
+"""Instruction words as jobs: of a bare stream, and of every stream of a NEFF.
+
+A word, a chain of pairs, a send or an exchange is one job each, in the order of its stream. What the records mean is
+`isa.words`; what a NEFF holds is `neff`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from rota.errors import RotaError, UnsupportedError, UsageError
+from rota.facts import CONVENTION, Source
+from rota.frontends.neff import read_neff
+from rota.frontends.options import Options, by_size, refuse
+from rota.isa.container import GROUP_SOURCE, SINGLE_STREAM_SOURCE, TENSOR_SOURCE
+from rota.isa.dtypes import Dtype, short_name, size_of
+from rota.isa.enums import CCE_OF_ALU, REDUCING, AluOp, EncOp
+from rota.isa.neff import Section, architecture, shown, stream_of, tensor_elements
+from rota.isa.opcodes import Opcode, describe_opcode
+from rota.isa.operands import Addr8Form, Pattern2D
+from rota.isa.pairs import Chain, Pair, chains
+from rota.isa.transfers import Sb2Sb, SendRecv
+from rota.isa.words import Stream, Word, check_trigger, decode_stream, encode_word
+from rota.machine.group import parse_groups
+from rota.machine.platform import Platform
+from rota.request import COMPOSED, KIND_NAMES, Groups, Job
+
+PAIR_COUNT_SOURCE: Final = Source("isa", "8.3", CONVENTION)
+SECOND_SOURCE: Final = Source("isa", "5.3", CONVENTION)
+
+_COMPOSES: Final = f"this version composes {', '.join(KIND_NAMES.values())}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One collective of a stream, whatever records it stands in.
+
+    Attributes:
+        reads, writes: the tensors by number, with the elements from each tensor's beginning, when known; for one that
+            is no tensor, nothing.
+        elements: the input of one rank.
+    """
+
+    kind: EncOp
+    alu_op: AluOp
+    dtype: Dtype
+    elements: int
+    reads: Sequence[tuple[int, int | None]]
+    writes: Sequence[tuple[int, int | None]]
+    word: bytes = b""
+    notes: tuple[str, ...] = ()
+
+
+def stream_jobs(path: Path, data: bytes, platform: Platform, options: Options) -> tuple[Job, ...]:
+    """Return the jobs of a bare instruction stream, whose one list of groups the command line gives.
+
+    Raises:
+        DecodeError: the stream is damaged.
+    """
+    groups = options.groups if options.groups is not None else parse_groups("{}", ranks=platform.ranks)
+    return tuple(_jobs(decode_stream(data), _Context(str(path), (groups,), platform, options)))
+
+
+def neff_jobs(path: Path, data: bytes, platform: Platform, options: Options) -> tuple[Job, ...]:
+    """Return the jobs of every stream of a NEFF; a list without groups means every rank of the machine.
+
+    Raises:
+        UsageError: options that do not go with a NEFF, one for another architecture, or definitions that are wrong.
+        UnsupportedError: a version, feature or target that is not known.
+        DecodeError: the container or a stream is damaged.
+    """
+    if options.groups is not None:
+        raise UsageError(f"{path}: a NEFF names its own groups; leave --groups and --ranks out")
+    neff = read_neff(data, where=str(path))
+    arch = architecture(neff)
+    if arch not in (None, platform.arch):
+        raise UsageError(
+            f"{path}: is compiled for {arch} (target '{neff.target}'), and {platform.name} is {platform.arch}; name a "
+            f"platform of {arch}, or compile it again"
+        )
+    everyone = (tuple(range(platform.ranks)),)
+    jobs: list[Job] = []
+    for section in neff.sections:
+        lists = tuple(groups or everyone for groups in section.groups) or (everyone,)
+        for instructions in section.instructions:
+            context = _Context(f"{path}:{instructions.member}", lists, platform, options, section)
+            jobs += _jobs(stream_of(instructions, where=str(path)), context)
+    return tuple(jobs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """Where a stream stands: its file, its lists of groups, and the section of a NEFF."""
+
+    file: str
+    lists: tuple[Groups, ...]
+    platform: Platform
+    options: Options
+    section: Section | None = None
+
+
+def _jobs(stream: Stream, context: _Context) -> Iterator[Job]:
+    """Yield the jobs of a stream in its order; a chain stands where it begins."""
+    alone: list[Pair] = []
+    together: tuple[Chain, ...] = ()
+    broken = None
+    try:
+        together = chains(stream.pairs)
+    except UnsupportedError as error:
+        alone, broken = list(stream.pairs), error
+    found: list[tuple[int, Job]] = [(word.index, _word_job(word, context)) for word in stream.words]
+    found += [(chain.pairs[0].index, _chain_job(chain, context)) for chain in together]
+    found += [(pair.index, refuse(_draft(pair, context), broken)) for pair in alone if broken is not None]
+    others: list[SendRecv | Sb2Sb] = [*stream.transfers, *stream.exchanges]
+    found += [(each.index, _exchange_job(each, context)) for each in others]
+    yield from (job for _, job in sorted(found, key=lambda pair: pair[0]))
+
+
+def _draft(word: Word | Pair, context: _Context) -> Job:
+    """Return what can be said of a collective before it is looked at."""
+    name = KIND_NAMES.get(word.kind, word.kind.name.lower())
+    groups = context.lists[word.group_id if word.group_id < len(context.lists) else 0]
+    return Job(name, short_name(word.dtype), groups, file=context.file, line=word.index + 1)
+
+
+def _word_job(word: Word, context: _Context) -> Job:
+    job = _draft(word, context)
+    try:
+        check_trigger(word)
+        _check_kind(word.kind)
+        _check_group(word.group_id, context)
+        _check_single_stream(word, context)
+        ranks = _group_size(word.kind, job.groups)
+        reads, writes = tensor_elements(word, ranks)
+        asked = _Asked(
+            kind=word.kind,
+            alu_op=word.alu_op,
+            dtype=word.dtype,
+            elements=reads - word.src_offset,
+            reads=[(word.input_id, reads)],
+            writes=[(word.output_id, writes)],
+            word=encode_word(word),
+        )
+        return _finish(job, asked, context)
+    except RotaError as error:
+        return refuse(job, error)
+
+
+def _chain_job(chain: Chain, context: _Context) -> Job:
+    """Return the job of a chain of pairs: its patterns say what is read and written, and must fit its groups."""
+    first = chain.pairs[0]
+    job = _draft(first, context)
+    try:
+        for pair in chain.pairs:
+            check_trigger(pair)
+            if pair.src1 is not None:
+                raise UnsupportedError("a second source: what it is for is not known", source=SECOND_SOURCE)
+        _check_kind(first.kind)
+        _check_group(first.group_id, context)
+        ranks = _group_size(first.kind, job.groups)
+        _check_patterns(chain, ranks)
+        in_tensors = first.src0.form is Addr8Form.VARIABLE
+        asked = _Asked(
+            kind=first.kind,
+            alu_op=first.alu_op,
+            dtype=first.dtype,
+            elements=chain.num_elements,
+            reads=[_span(pair.src0) for pair in chain.pairs] if in_tensors else (),
+            writes=[_span(pair.dst) for pair in chain.pairs] if in_tensors else (),
+            notes=() if in_tensors else ("its operands lie in SBUF; it is run on buffers in memory",),
+        )
+        return _finish(job, asked, context)
+    except RotaError as error:
+        return refuse(job, error)
+
+
+def _exchange_job(record: SendRecv | Sb2Sb, context: _Context) -> Job:
+    """Return the refusal of what moves data between ranks and is no collective of a group."""
+    if isinstance(record, SendRecv):
+        job = Job(record.kind.name.lower(), "-", (), file=context.file, line=record.index + 1)
+        return refuse(job, UnsupportedError(f"{record.kind.name}: {_COMPOSES}"))
+    job = Job("sb2sb", short_name(record.in_dtype), (), file=context.file, line=record.index + 1)
+    what = describe_opcode(Opcode.SB2SB_COLLECTIVE)
+    return refuse(job, UnsupportedError(f"{what}: cores of one chip exchange without a plan; {_COMPOSES}"))
+
+
+def _finish(job: Job, asked: _Asked, context: _Context) -> Job:
+    """Check ranks and tensors, and make the requests."""
+    op = CCE_OF_ALU.get(asked.alu_op) if asked.kind in REDUCING else None
+    notes: tuple[str, ...] = ()
+    if context.section is not None:
+        _check_ranks(job.groups, context.platform)
+        notes = _tensor_notes(asked, context.section)
+    requests = by_size(asked.kind, asked.dtype, job.groups, asked.elements, op, context.options)
+    return replace(job, requests=requests, word=asked.word, notes=(*notes, *asked.notes))
+
+
+def _check_kind(kind: EncOp) -> None:
+    if kind not in COMPOSED:
+        raise UnsupportedError(f"{kind.name}: {_COMPOSES}")
+
+
+def _check_group(group_id: int, context: _Context) -> None:
+    if group_id >= len(context.lists):
+        hint = " (a bare stream has one list of groups)" if context.section is None else ""
+        raise UnsupportedError(
+            f"Invalid group id: {group_id}, group_n: {len(context.lists)}{hint}", source=GROUP_SOURCE
+        )
+
+
+def _check_single_stream(word: Word, context: _Context) -> None:
+    streams = 1 if context.section is None else context.section.cc_streams
+    if streams > 1 and word.opcode is Opcode.PSEUDO_TRIGGER_COLLECTIVE:
+        raise UnsupportedError(
+            f"{streams} streams are set up: {describe_opcode(word.opcode)} takes single streams only",
+            source=SINGLE_STREAM_SOURCE,
+        )
+
+
+def _check_ranks(groups: Groups, platform: Platform) -> None:
+    last = max(rank for group in groups for rank in group)
+    if last >= platform.ranks:
+        raise UsageError(f"rank {last} in its groups: {platform.name} has ranks 0 to {platform.ranks - 1}")
+
+
+def _group_size(kind: EncOp, groups: Groups) -> int:
+    """Return the ranks of the largest group; where the count depends on it, all groups have equally many."""
+    sizes = {len(group) for group in groups}
+    if kind is EncOp.REDUCE_SCATTER and len(sizes) > 1:
+        raise UnsupportedError("reduce_scatter over groups of different sizes: a word has one element count")
+    return max(sizes)
+
+
+def _check_patterns(chain: Chain, ranks: int) -> None:
+    """Refuse a chain whose patterns are not those of its kind over groups of this size."""
+    kind, reads = chain.pairs[0].kind, chain.num_elements
+    writes = sum(pair.dst.elements for pair in chain.pairs)
+    more_in = ranks if kind is EncOp.REDUCE_SCATTER else 1
+    more_out = ranks if kind is EncOp.ALLGATHER else 1
+    if reads * more_out != writes * more_in:
+        raise UnsupportedError(
+            f"{KIND_NAMES[kind]} over {ranks} ranks reads {reads} elements and writes {writes}, expected "
+            f"{reads * more_out // more_in} written",
+            source=PAIR_COUNT_SOURCE,
+        )
+
+
+def _span(pattern: Pattern2D) -> tuple[int, int | None]:
+    """Return a pattern's tensor, and the elements from its beginning to the pattern's last; None for a way back."""
+    if min(pattern.step) < 0:
+        return pattern.value, None
+    last = sum(step * (num - 1) for step, num in zip(pattern.step, pattern.num, strict=True))
+    return pattern.value, last + 1
+
+
+def _tensor_notes(asked: _Asked, section: Section) -> tuple[str, ...]:
+    """Return sentences about the tensors of a collective, once it is known to stay inside them.
+
+    Raises:
+        UnsupportedError: a tensor is missing.
+        UsageError: one is smaller than what is read or written.
+    """
+    notes: list[str] = []
+    names: dict[str, list[str]] = {"reads": [], "writes": []}
+    for verb, places in (("reads", asked.reads), ("writes", asked.writes)):
+        for identity, elements in places:
+            variable = section.variables.get(identity)
+            if variable is None:
+                last = len(section.variables) - 1
+                raise UnsupportedError(
+                    f"it {verb} tensor {identity}, and {section.definition} has tensors 0 to {last}",
+                    source=TENSOR_SOURCE,
+                )
+            name = shown(variable.name)
+            names[verb].append(name)
+            size = None if elements is None else elements * size_of(asked.dtype)
+            if size is None or variable.size is None:
+                notes.append(
+                    f"whether {name} is large enough is not known: it {verb} {_bytes(size)} of {_bytes(variable.size)}"
+                )
+            elif size > variable.size:
+                raise UsageError(
+                    f"it {verb} {size} bytes of {name}, and {section.definition} gives it {variable.size} bytes"
+                )
+    if not names["reads"]:
+        return ()
+    return (f"tensors {', '.join(names['reads'])} -> {', '.join(names['writes'])}", *notes)
+
+
+def _bytes(size: int | None) -> str:
+    return "a number of bytes that is not stated" if size is None else f"{size} bytes"
