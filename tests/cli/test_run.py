@@ -166,7 +166,7 @@ def test_refused_files(rota: Rota, tmp_path: Path) -> None:
     """An HLO without collectives, a 63-byte stream, an empty file, a directory without images, binary noise."""
     cases = {
         "none.hlo": (NO_COLLECTIVE, "no collective"),
-        "short.bin": (encode_word(word())[:63], "63 bytes"),
+        "short.bin": (encode_word(word())[:63], "short.bin: truncated"),
         "empty": (b"", "empty"),
         "noise.bin": (bytes(range(64)), "opcode"),
         "noise.txt": (b"hello\n", "neither"),

@@ -43,7 +43,7 @@ class Device:
     program: Program
 
     def run(self, inputs: U8, *, order: Order = Order.WAVES, rng: np.random.Generator | None = None) -> U8:
-        """Run the operation once.
+        """Run the operation once; the host has triggered every stream processor, and each has taken its trigger.
 
         Args:
             inputs: shape (ranks, bytes of the input buffer).
@@ -58,7 +58,6 @@ class Device:
         """
         memory = Memory(self.world)
         memory.fill(self._flat(inputs))
-        self._trigger(memory)
         if order is Order.WAVES:
             run_waves(self.world, self.items, self.program, memory)
         else:
@@ -72,12 +71,6 @@ class Device:
         if inputs.shape != (len(self.world.images), want):
             raise UsageError(f"inputs of shape {inputs.shape}: expected {len(self.world.images)} ranks of {want} bytes")
         return inputs
-
-    def _trigger(self, memory: Memory) -> None:
-        """The host starts every stream processor; each takes its trigger at its only entry."""
-        first = np.arange(len(self.world.images) * self.world.sps) * SEMAPHORES
-        memory.semaphores[first + Reserved.TRIGGER] += 1
-        memory.semaphores[first + Reserved.TRIGGER] -= 1
 
     def _complete(self, memory: Memory) -> None:
         """Processors complete one after another, and the reporter posts."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from rota.errors import RotaError, UnsupportedError, UsageError
+from rota.errors import DecodeError, RotaError, UnsupportedError, UsageError
 from rota.facts import CONVENTION, Source
 from rota.frontends.neff import read_neff
 from rota.frontends.options import Options, by_size, refuse
@@ -61,7 +61,12 @@ def stream_jobs(path: Path, data: bytes, platform: Platform, options: Options) -
         DecodeError: the stream is damaged.
     """
     groups = options.groups if options.groups is not None else parse_groups("{}", ranks=platform.ranks)
-    return tuple(_jobs(decode_stream(data), _Context(str(path), (groups,), platform, options)))
+    try:
+        stream = decode_stream(data)
+    except DecodeError as error:
+        what = f"{path}: {error.what}"
+        raise DecodeError(what, offset=error.offset, expected=error.expected, got=error.got) from None
+    return tuple(_jobs(stream, _Context(str(path), (groups,), platform, options)))
 
 
 def neff_jobs(path: Path, data: bytes, platform: Platform, options: Options) -> tuple[Job, ...]:
