@@ -39,7 +39,6 @@ from typing import Any, Final
 import rota
 from rota.facts import Confidence, Source
 from rota.isa.layout import Layout
-from rota.select.limits import Limit
 from tests.citations import HEX_FROM, Citation, citation, cite, show
 from tests.pins import UNPINNED, Pins, imports
 
@@ -282,7 +281,7 @@ class Reader:
 
     def _read_function(self, path: str, node: ast.FunctionDef, spare: Mapping[str, Source]) -> set[str]:
         """Add the rows a function makes and the sources it has; return the spare constants that it cites."""
-        rows: list[Any] = [each for each in ast.walk(node) if _calls(each, "Limit")]
+        rows: list[Any] = [each for each in ast.walk(node) if _calls(each, "_row") or _calls(each, "_static")]
         in_rows = {inner for row in rows for inner in ast.walk(row)}
         for row in sorted(rows, key=lambda row: row.lineno):
             self._add_limit(path, row)
@@ -304,14 +303,18 @@ class Reader:
 
     def _add_limit(self, path: str, row: Any) -> None:
         """Add one size window a function makes, with the expressions it is made of."""
-        names = [each.name for each in dataclasses.fields(Limit)]
-        parts = dict(zip(names, row.args, strict=False)) | {each.arg: each.value for each in row.keywords}
-        said = {name: ast.unparse(part) for name, part in parts.items()}
-        kinds = show(getattr(self.module, said["kinds"], None) or ast.unparse(parts["kinds"]).replace("EncOp.", ""))
-        kinds = kinds.strip("(),'")
-        value = f"{said['reported'].split('.')[-1]}: {said['minimum']} < size <= {said['maximum']}"
-        name = f"{path}.{ast.literal_eval(parts['name'])}.{kinds.replace(', ', '+')}"
-        self._add(name, value, cite(self._source(parts["source"])), f"{self.module.__name__}.{path}")
+        said = dict(zip(("op", "maximum", "source", "minimum"), map(ast.unparse, row.args), strict=False))
+        if said["source"] not in vars(self.module):
+            return  # a source chosen at run time: its constants have rows of their own
+        low = said.get("minimum", "0")
+        twin = "2-D operands" if _calls(row, "_static") else "all operands"
+        source = cite(self._source(row.args[2]))
+        self._add(
+            f"{path}.{said['op']}",
+            f"{low} < size <= {said['maximum']}, {twin}",
+            source,
+            f"{self.module.__name__}.{path}",
+        )
 
     def _source(self, node: Any) -> Source:
         """Return the object a source's name, or its call with literals, stands for."""
@@ -427,7 +430,12 @@ def _tables(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[s
         source = table["source"]
         cited = cite(Source(source["page"], source["section"], Confidence(source["confidence"])))
         rest = {key: each for key, each in table.items() if key not in ("source", "name", "note")}
-        value = f"{rest['value']} {rest['unit']}" if rest.keys() == {"value", "unit"} else show(rest)
+        value = show(rest)
+        if rest.keys() == {"value", "unit"}:
+            value = f"{rest['value']} {rest['unit']}"
+        elif rest.keys() == {"by_lnc", "unit"}:
+            each = (f"{number} {rest['unit']} at LNC {lnc}" for lnc, number in sorted(rest["by_lnc"].items()))
+            value = ", ".join(each)
         yield ".".join(path), value, cited, (_TOML_USES.get(path[0], repr(path[-1])),)
         return
     for key, each in table.items():

@@ -23,7 +23,7 @@ from rota.isa.words import Word, encode_word
 from rota.machine.platform import Platform
 from rota.request import Request
 from rota.schedule.ir import Schedule
-from rota.select.choose import Plan, select
+from rota.select.choose import Plan, Selector, alike, select
 from rota.select.settings import Settings
 from rota.simulate.engine import Timing, predict
 from rota.verify import verify
@@ -70,38 +70,59 @@ class Outcome:
         return int(np.count_nonzero(self.lowered.schedule.rows.size))
 
 
-def split(request: Request, platform: Platform) -> tuple[Request, ...]:
+def split(
+    request: Request, platform: Platform, settings: Settings | None = None, *, any_group: bool = False
+) -> tuple[Request, ...]:
     """Return the request as requests whose groups get one algorithm and equally many ring channels.
 
     Raises:
-        UsageError, UnsupportedError: a group is not on the machine, or cannot be wired.
+        UsageError, UnsupportedError: a group is not on the machine, cannot be wired, or nothing can carry it.
     """
-    alike: dict[tuple[int, Algorithm], list[tuple[int, ...]]] = {}
+    selector = Selector(platform, settings or Settings(), any_group=any_group)
+    if selector.settings.sort_groups:
+        request = replace(request, groups=tuple(tuple(sorted(group)) for group in request.groups))
+    parts: dict[tuple[int, Algorithm, tuple[Algorithm, ...]], list[tuple[int, ...]]] = {}
     for group in request.groups:
-        plan = select(replace(request, groups=(group,)), platform, Settings())
-        alike.setdefault((plan.channels, plan.selected), []).append(group)
-    return tuple(replace(request, groups=tuple(alike[key])) for key in sorted(alike, reverse=True))
+        plan = selector.select(alike(request, (group,)))
+        key = (plan.channels, plan.selected, tuple(leg.algorithm for leg in plan.legs))
+        parts.setdefault(key, []).append(group)
+    return tuple(alike(request, tuple(parts[key])) for key in sorted(parts, reverse=True))
 
 
-def decide(request: Request, platform: Platform, settings: Settings) -> tuple[Plan, Algorithm]:
-    """Return what the runtime takes, and what this version composes for it."""
-    plan = select(request, platform, settings)
-    return plan, composed(plan.selected)[0]
+def decide(
+    request: Request, platform: Platform, settings: Settings, *, any_group: bool = False
+) -> tuple[Plan, Algorithm]:
+    """Return what the runtime takes, and what this version composes for it.
+
+    Raises:
+        UsageError, UnsupportedError: as SELECT does; or nothing that can be composed does the operation on the group.
+    """
+    plan = select(request, platform, settings, any_group=any_group)
+    if settings.nop or settings.force_single_rank:
+        raise UsageError(f"{plan.notes[-1]}: there is nothing to run; leave the setting out")
+    return plan, composed(plan)[0]
 
 
 def lower(
-    request: Request, platform: Platform, *, settings: Settings | None = None, word: bytes = b"", watch: Watch = ignore
+    request: Request,
+    platform: Platform,
+    *,
+    settings: Settings | None = None,
+    any_group: bool = False,
+    word: bytes = b"",
+    watch: Watch = ignore,
 ) -> Lowered:
     """Lower one collective to the bytes a device would load, and prove its schedule.
 
     Args:
+        any_group: let a group pass that the machine's rules refuse.
         word: the instruction word it comes from; made when there is none.
 
     Raises:
         UnsupportedError: the machine, or this version, cannot do it.
         VerifyError: the schedule is wrong.
     """
-    plan, algorithm = watch("select", decide(request, platform, settings or Settings()))
+    plan, algorithm = watch("select", decide(request, platform, settings or Settings(), any_group=any_group))
     _check_rows(plan)
     schedule = watch("compose", compose(plan, algorithm))
     verify(schedule, request)
@@ -117,6 +138,7 @@ def run(
     *,
     seed: int = 0,
     settings: Settings | None = None,
+    any_group: bool = False,
     word: bytes = b"",
     watch: Watch = ignore,
 ) -> Outcome:
@@ -130,13 +152,13 @@ def run(
         UnsupportedError, VerifyError, StuckError: as the stages do.
     """
     _check_memory(request, settings or Settings())
-    lowered = lower(request, platform, settings=settings, word=word, watch=watch)
+    lowered = lower(request, platform, settings=settings, any_group=any_group, word=word, watch=watch)
     inputs = make_inputs(request, np.random.default_rng(seed))
     expected = watch("execute", execute(lowered.schedule, inputs))
     result = watch("device", run_images(lowered.images, inputs))
     matches = np.array_equal(expected.view(np.uint8), result.view(np.uint8))
     accuracy = watch("golden", measure(request, inputs, result))
-    timing = watch("simulate", predict(lowered.schedule, request, platform, lowered.plan.wirings))
+    timing = watch("simulate", predict(lowered.schedule, request, platform))
     warnings = [warning for wiring in lowered.plan.wirings for warning in wiring.warnings]
     if exceeds_exact_integers(request, inputs):
         warnings.append("values above 2^24 were met: an integer reduced through float32 is no longer exact")

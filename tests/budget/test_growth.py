@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rota.compose import ring as ring_module
+from rota.compose import board as board_module
 from rota.compose.ring import compose_ring
 from rota.isa.enums import CceType, EncOp
 from rota.request import COMPOSED
@@ -46,13 +46,13 @@ def test_rows_grow_with_the_work(ranks: int) -> None:
 def test_blocks_do_not_grow_with_the_ranks(monkeypatch: pytest.MonkeyPatch, kind: EncOp, blocks: int) -> None:
     """A ring is composed in the same few numpy blocks whatever its ranks and channels; chunk groups repeat them."""
     counts: list[int] = []
-    assemble = ring_module.assemble
+    assemble = board_module.assemble
 
     def counting(parts: list[Block], **other: Any) -> Schedule:
         counts.append(len(parts))
         return assemble(parts, **other)
 
-    monkeypatch.setattr(ring_module, "assemble", counting)
+    monkeypatch.setattr(board_module, "assemble", counting)
     for ranks in (3, 8, 64):
         ring(ranks, kind, channels=ranks % 3 + 1, halves=2)
     assert counts == [blocks] * 3

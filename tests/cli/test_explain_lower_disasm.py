@@ -15,11 +15,22 @@ Rota = Callable[..., Ran]
 
 
 def test_explain_names_rule_and_source(rota: Rota) -> None:
-    """Every line of the decision says why, and where that is from."""
-    ran = rota(
-        "explain", "all_reduce", "--platform", "trn1.32xlarge", "--ranks", "32", "--size", "64M", "--dtype", "fp32"
+    """Every line of the decision says why, and with --sources where that is from."""
+    asked = (
+        "explain",
+        "all_reduce",
+        "--platform",
+        "trn1.32xlarge",
+        "--ranks",
+        "32",
+        "--size",
+        "64M",
+        "--dtype",
+        "fp32",
     )
+    ran = rota(*asked, "--sources")
     assert ran.code == 0
+    assert "§" not in rota(*asked).out, "without it there are none"
     lines = ran.out.splitlines()
     rules = [
         line
@@ -196,7 +207,7 @@ def test_colour_is_for_terminals(rota: Rota, tmp_path: Path, monkeypatch: pytest
     assert "\x1b" not in rota("disasm", str(path)).out
 
 
-@pytest.mark.parametrize("command", ["run", "explain", "lower"])
+@pytest.mark.parametrize("command", ["run", "explain", "lower", "check"])
 def test_help_teaches(rota: Rota, command: str) -> None:
     """Help has two examples and every common flag."""
     ran = rota(command, "--help")
@@ -212,6 +223,11 @@ def test_help_teaches(rota: Rota, command: str) -> None:
         "--integer-as-fp32",
         "--seed",
         "--json",
+        "--nodes",
+        "--lnc",
+        "--set",
+        "--any-group",
+        "--staging",
     ):
         assert flag in ran.out
 

@@ -145,7 +145,7 @@ def test_integers_move_and_reduce_only_when_asked(rota: Rota) -> None:
         (["allg", "--op", "sum"], ["--op", "does not reduce"]),
         (["allr", "--seed", "-1"], ["--seed"]),
         (["allr", "--size", "1T"], ["GiB", "smaller size"]),
-        (["alltoall"], ["alltoall", "all_reduce"]),
+        (["alltoall"], ["all_to_all", "MESH", "no composer"]),
         (["nowhere.hlo"], ["nowhere.hlo", "no file"]),
     ],
 )
@@ -207,7 +207,7 @@ def test_instruction_stream(rota: Rota, tmp_path: Path) -> None:
     for row, size in zip(rows[:3], (8192, 4 * 64 * 2, 4 * 64 * 4), strict=True):
         check_good(row)
         assert (row["bytes"], row["ranks"], len(row["groups"])) == (size, 4, 2)
-    for row, what in zip(rows[3:], ("ALLTOALL", "Invalid group id: 3", "FMA"), strict=True):
+    for row, what in zip(rows[3:], ("all_to_all", "Invalid group id: 3", "FMA"), strict=True):
         assert what in row["refused"]
         assert row["verified"] is None
 
@@ -266,7 +266,7 @@ def test_hlo_refusals_do_not_stop_the_others(rota: Rota, tmp_path: Path) -> None
     check_good(rows[0])
     check_good(rows[1])
     assert rows[1]["bytes"] == 96
-    assert "all-to-all" in rows[2]["refused"]
+    assert "all_to_all" in rows[2]["refused"]
     assert all("channels" in row["refused"] for row in rows[3:])
     text = rota("run", str(tmp_path / "m.hlo"))
     assert text.code == 1

@@ -1,4 +1,4 @@
-"""Laws of every wiring, over all kinds of chip sets and lane sets."""
+"""Laws of every wiring, over all kinds of chip sets and lane sets, and over all machines."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rota.errors import UnsupportedError
 from rota.machine.cycles import first_cycle, first_path
 from rota.machine.group import Wiring, wire
-from rota.machine.platform import Platform, load_platform
-from rota.machine.topology import distance, port_owner
+from rota.machine.platform import Platform, known_platforms, load_platform
+from rota.machine.topology import LinkClass, distance, link_class, port_owner
 
 PLATFORMS = {name: load_platform(name) for name in ("trn1.32xlarge", "trn2.48xlarge")}
 
@@ -134,3 +134,76 @@ def test_first_walks_agree_with_brute_force(platform: Platform, chips: set[int])
     assert first_path(platform, chips) == (walks[0] if walks else None)
     closed = [walk for walk in walks if len(walk) > 2 and distance(platform, walk[0], walk[-1]) == 1]
     assert (first_cycle(platform, chips) is not None) == bool(closed)
+
+
+# --- all machines, logical core sizes, and several nodes -------------------------------------------------------------
+
+EVERY = [
+    load_platform(name, lnc=lnc, nodes=nodes)
+    for name in known_platforms()
+    for lnc in load_platform(name).lncs
+    for nodes in ((1, 2, 4) if load_platform(name).network else (1,))
+]
+
+
+@st.composite
+def regular_groups_everywhere(draw: st.DrawFn) -> tuple[Platform, tuple[int, ...]]:
+    """Draw any machine and a group of equal chips on every node, with some equal lanes."""
+    platform = draw(st.sampled_from(EVERY))
+    per_chip = platform.ranks_per_chip
+    nodes = draw(st.sets(st.integers(0, platform.nodes - 1), min_size=1, max_size=6))
+    chips = draw(st.sets(st.integers(0, platform.chips - 1), min_size=1))
+    lanes = draw(st.one_of(st.just(set(range(per_chip))), st.sets(st.integers(0, per_chip - 1), min_size=1)))
+    ranks = [platform.node_ranks * node + per_chip * chip + lane for node in nodes for chip in chips for lane in lanes]
+    return platform, tuple(sorted(ranks))
+
+
+@given(regular_groups_everywhere())
+def test_rings_of_every_machine(case: tuple[Platform, tuple[int, ...]]) -> None:
+    """Every ring of every machine visits each rank once over direct links; on a node no cable is used twice."""
+    platform, ranks = case
+    wiring = wired(platform, ranks)
+    used: list[int] = []
+    for channel in wiring.channels if wiring else ():
+        assert sorted(channel.order) == list(ranks)
+        for i, rank in enumerate(channel.order):
+            chip, other = (each // platform.ranks_per_chip for each in (rank, channel.order[(i + 1) % len(ranks)]))
+            if chip == other:
+                assert (channel.cables[i], channel.gateway[i]) == (-1, False)
+                continue
+            kind = link_class(platform, chip, other)
+            assert kind is not None
+            assert channel.cables[i] == chip * platform.chip_count + other
+            if kind is LinkClass.CABLE:
+                used.append(channel.cables[i])
+    assert len(used) == len(set(used))
+
+
+@given(regular_groups_everywhere())
+def test_reverse_channels_are_the_reversals(case: tuple[Platform, tuple[int, ...]]) -> None:
+    """The second half of the channels are the first half backwards, with links and gateways turned round."""
+    platform, ranks = case
+    wiring = wired(platform, ranks)
+    if wiring is None or len(wiring.channels) < 2:
+        return
+    half = len(wiring.channels) // 2
+    for forward, back in zip(wiring.channels[:half], wiring.channels[half:], strict=True):
+        assert back.order == forward.order[::-1]
+        chips = platform.chip_count
+        turned = sorted(cable % chips * chips + cable // chips for cable in forward.cables if cable >= 0)
+        assert sorted(cable for cable in back.cables if cable >= 0) == turned
+        assert sum(back.gateway) == sum(forward.gateway)
+
+
+@given(st.one_of(regular_groups_everywhere(), any_groups()))
+def test_any_group_never_refuses(case: tuple[Platform, tuple[int, ...]]) -> None:
+    """With any_group nothing is refused, and what can be wired is wired as without it."""
+    platform, ranks = case
+    wiring = wire(platform, ranks, any_group=True)
+    strict = wired(platform, ranks)
+    if strict is None:
+        assert wiring.channels == ()
+        assert not wiring.verdict
+        assert len(wiring.warnings) == 1
+    else:
+        assert wiring == strict

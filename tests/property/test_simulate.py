@@ -269,7 +269,10 @@ def machines(draw: st.DrawFn) -> Platform:
         "hop_latency_ps": draw(latency),
         "onchip_hop_latency_ps": draw(latency),
     }
-    changed = {name: replace(parameter, value=values[name]) for name, parameter in platform.parameters.items()}
+    changed = {
+        name: replace(parameter, value=values.get(name, parameter.value))
+        for name, parameter in platform.parameters.items()
+    }
     return replace(platform, parameters=changed)
 
 
@@ -294,7 +297,7 @@ def test_no_time_is_under_the_bound_of_a_resource(
     ]
     schedule = compose_ring(orders, kind=kind, size=size, op=op, halves=halves, chunk=256)
     request = Request(kind, Dtype.FP8_EXP4, size, tuple(map(tuple, groups)), op=op)
-    timing = predict(schedule, request, platform, wirings)
+    timing = predict(schedule, request, platform)
     value = platform.parameter
     rates = {
         "cable": Fraction(value("link_bytes_per_second") * value("link_efficiency_permille"), 1000),

@@ -40,7 +40,6 @@ from enum import IntEnum
 from rota.facts import CONVENTION, HIGH, LOW, MEDIUM, Source
 from rota.isa.layout import Field, Layout
 from rota.isa.enums import Algorithm, EncOp
-from rota.select.limits import Limit
 
 DEPTH = 7
 DEPTH_SOURCE = Source("select", "1", LOW)
@@ -90,7 +89,11 @@ def obey():
 
 
 def windows():
-    return (Limit("w", Algorithm.MESH, (EncOp.ALLREDUCE,), 0, 2 * WIDTH, RULE_SOURCE),)
+    return (_row(EncOp.ALLREDUCE, 2 * WIDTH, RULE_SOURCE),)
+
+
+def _row(op, maximum, source, minimum=0):
+    return op, minimum, maximum, source
 '''
 
 
@@ -139,12 +142,12 @@ def test_every_row_has_a_source_and_a_confidence(found: Rows) -> None:
         ("isa.config.RING_CHANNEL", "148 B: ", "device §4", HIGH),
         ("isa.image.MAGIC", "b'ROTAIMG1'", "device-model §4, image", CONVENTION),
         ("machine.platform.Family", "TRN1=2", "platforms §1", HIGH),
-        ("machine.platforms.trn2.48xlarge.parameters.dma_engines", "32 engines", "platforms §2", HIGH),
+        ("machine.platforms.trn1.2xlarge.parameters.dma_engines", "16 engines", "platforms §2", HIGH),
         ("machine.cycles.CYCLE_A", "(0, 1, 2, 3, 7, 11,", "topology §2", CONVENTION),
         ("select.settings.RING_CHUNK", "2097152 = 0x200000", "select §8", HIGH),
-        ("select.limits.RDH_LIMIT", "reported=INTRA_RDH", "select §7.4", CONVENTION),
-        ("select.limits.full_mesh_limits.t0.ALLGATHER+REDUCE_SCATTER", "256 * MIB", "select §7.3", CONVENTION),
-        ("select.rules.can_ring", "rule: ", "select §5.2", HIGH),
+        ("select.subtypes.RDH_LIMIT", "58720256", "select §7.4", CONVENTION),
+        ("select.subtypes.full_mesh.RS", "0 < size <= slots", "select §7.3", CONVENTION),
+        ("select.rules.can_kangaring", "rule: ", "select §5.3", HIGH),
         ("emit.rings.RING_SIZE", "4096", "sdma §14.6", HIGH),
         ("schedule.ir.MAX_SOURCES", "32", "design §2 (20)", CONVENTION),
         ("frontends.hlo_text.ELEMENT_SIZES", "'pred': 1", "interchange §4.5", HIGH),
@@ -185,7 +188,7 @@ def test_every_layout_is_there(found: Rows) -> None:
         ("ENTRIES", "9", "isa §8", HIGH),  # beside a layout
         ("Mode", "2 members: ZERO=0, ONE=1", "isa §12; ZERO is a choice of this project", CONVENTION),
         ("obey", "rule: Obey the rule.", "compose §10", CONVENTION),  # a function that cites a source
-        ("windows.w.ALLREDUCE", "MESH: 0 < size <= 2 * WIDTH", "compose §10", CONVENTION),
+        ("windows.EncOp.ALLREDUCE", "0 < size <= 2 * WIDTH, all operands", "compose §10", CONVENTION),
         ("LONELY_SOURCE", UNCITED, "compose §11", HIGH),
     ],
 )

@@ -11,16 +11,32 @@ from hypothesis import strategies as st
 
 from rota.errors import UnsupportedError, UsageError
 from rota.isa.dtypes import INTEGERS, REDUCIBLE, Dtype, size_of
-from rota.isa.enums import CceType, EncOp
-from rota.request import COMPOSED, Request, parse_kind, parse_op, parse_request
+from rota.isa.enums import REDUCING, CceType, EncOp
+from rota.request import (
+    COMPOSED,
+    KIND_NAMES,
+    KIND_SYNONYMS,
+    PAIRED,
+    RINGED,
+    SCALED,
+    SHARDED,
+    Request,
+    Staging,
+    parse_kind,
+    parse_op,
+    parse_request,
+)
 
 FOUR = ((0, 1, 2, 3),)
 SIZED = [dtype for dtype in Dtype if size_of(dtype)]
+KINDS = [kind for kind in EncOp if kind is not EncOp.INVALID]
+AROUND = ((0, 1), (1, 2), (2, 3), (3, 0))
 
 
 def request(kind: EncOp = EncOp.ALLREDUCE, dtype: Dtype = Dtype.BFLOAT16, count: int = 8, **other: Any) -> Request:
-    op = None if kind is EncOp.ALLGATHER else CceType.ADD
-    return Request(kind, dtype, count, **{"groups": FOUR, "op": op, **other})
+    op = CceType.ADD if kind in REDUCING else None
+    pairs = AROUND if kind in PAIRED else ()
+    return Request(kind, dtype, count, **{"groups": FOUR, "op": op, "pairs": pairs, **other})
 
 
 # --- meaning ----------------------------------------------------------------------------------------------------------
@@ -32,6 +48,16 @@ def request(kind: EncOp = EncOp.ALLREDUCE, dtype: Dtype = Dtype.BFLOAT16, count:
         (EncOp.ALLREDUCE, 32, 32, 32, 1.5),
         (EncOp.ALLGATHER, 8, 8, 32, 0.75),
         (EncOp.REDUCE_SCATTER, 8, 32, 8, 0.75),
+        (EncOp.ALLTOALL, 32, 32, 32, 0.75),
+        (EncOp.ALLTOALL_V, 32, 32, 32, 0.75),
+        (EncOp.SEND, 32, 32, 32, 1.0),
+        (EncOp.RECV, 32, 32, 32, 1.0),
+        (EncOp.PERMUTE, 32, 32, 32, 1.0),
+        (EncOp.PERMUTE_REDUCE, 32, 64, 32, 1.0),
+        (EncOp.PERMUTE_IMPLICIT, 32, 32, 32, 1.0),
+        (EncOp.PERMUTE_REDUCE_IMPLICIT, 32, 64, 32, 1.0),
+        (EncOp.BROADCAST, 32, 32, 32, 1.0),
+        (EncOp.REDUCE, 32, 32, 32, 1.0),
     ],
 )
 def test_sizes(kind: EncOp, select_size: int, input_size: int, output_size: int, bus_factor: float) -> None:
@@ -98,28 +124,56 @@ def test_a_dtype_without_size_is_refused() -> None:
         request(EncOp.ALLGATHER, Dtype.INVALID)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in EncOp if kind not in COMPOSED])
-def test_other_collectives_are_refused_by_name(kind: EncOp) -> None:
-    """What this version does not compose is refused, and what it composes is named."""
-    with pytest.raises(UnsupportedError, match=f"^{kind.name}: this version composes all_reduce, all_gather, reduce_s"):
-        request(kind)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_collective_can_be_asked_for(kind: EncOp) -> None:
+    """All 13 operations of the enumeration are requests; which can be composed is said downstream."""
+    assert request(kind).kind is kind
+    assert len(KINDS) == len(KIND_NAMES) == 13
 
 
-@pytest.mark.parametrize("kind", [EncOp.ALLREDUCE, EncOp.REDUCE_SCATTER])
-@pytest.mark.parametrize("op", [None, CceType.FMA])
+def test_invalid_is_no_collective() -> None:
+    """INVALID is refused, and what there is is named."""
+    with pytest.raises(UsageError, match=r"^collective INVALID: expected one of all_reduce, all_gather"):
+        request(EncOp.INVALID)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in RINGED])
+def test_permutes_name_their_pairs(kind: EncOp) -> None:
+    """A permute needs pairs of a source and a target, anything else takes none. Source: compose §9."""
+    if kind in (EncOp.PERMUTE, EncOp.PERMUTE_REDUCE):
+        assert request(kind).pairs == AROUND
+        with pytest.raises(UsageError, match=f"^{KIND_NAMES[kind]} needs pairs of a source and a target"):
+            request(kind, pairs=())
+    else:
+        with pytest.raises(UsageError, match=f"^{KIND_NAMES[kind]} takes no pairs: leave them out"):
+            request(kind, pairs=AROUND)
+
+
+@pytest.mark.parametrize("staging", [None, *Staging])
+def test_staging_is_part_of_a_request(staging: Staging | None) -> None:
+    """`static` or `device`; None is the platform's own. Source: design §2 (4)."""
+    assert request(staging=staging).staging is staging
+    assert [each.value for each in Staging] == ["static", "device"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "op"),
+    [(kind, None) for kind in sorted(REDUCING)] + [(kind, CceType.FMA) for kind in sorted(REDUCING - SCALED)],
+)
 def test_a_reduction_needs_an_operation(kind: EncOp, op: CceType | None) -> None:
     """Reducing collectives name one of sum, max, min."""
     with pytest.raises(UsageError, match="needs a reduction: one of sum, max, min"):
         request(kind, op=op)
 
 
-def test_a_gather_takes_no_operation() -> None:
-    """All-gather does not reduce."""
-    with pytest.raises(UsageError, match="all_gather does not reduce"):
-        request(EncOp.ALLGATHER, op=CceType.ADD)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in REDUCING])
+def test_what_does_not_reduce_takes_no_operation(kind: EncOp) -> None:
+    """All-gather and the other moves do not reduce."""
+    with pytest.raises(UsageError, match=f"^{KIND_NAMES[kind]} does not reduce"):
+        request(kind, op=CceType.ADD)
 
 
-@pytest.mark.parametrize("kind", [EncOp.ALLGATHER, EncOp.REDUCE_SCATTER])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not EncOp.ALLREDUCE])
 def test_only_an_all_reduce_is_in_place(kind: EncOp) -> None:
     """Where input and output differ in size the one cannot be the other."""
     assert request(in_place=True).in_place
@@ -147,7 +201,7 @@ def test_groups_that_are_none(groups: tuple[tuple[int, ...], ...], sentence: str
         request(groups=groups)
 
 
-@pytest.mark.parametrize("kind", COMPOSED)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", [0, -4, (1 << 50) + 4])
 def test_size_zero_and_more_than_the_most(kind: EncOp, count: int) -> None:
     """Size 0 is refused, and so is what no machine holds."""
@@ -155,9 +209,9 @@ def test_size_zero_and_more_than_the_most(kind: EncOp, count: int) -> None:
         request(kind, count=count)
 
 
-@pytest.mark.parametrize("kind", [EncOp.ALLGATHER, EncOp.REDUCE_SCATTER])
+@pytest.mark.parametrize("kind", sorted(SHARDED))
 def test_shards_are_whole_elements(kind: EncOp) -> None:
-    """All-gather and reduce-scatter need a whole number of elements a rank; the next count that fits is named."""
+    """All-gather, reduce-scatter and all-to-all need whole elements a rank; the next count that fits is named."""
     with pytest.raises(UsageError, match=r"10 elements over 4 ranks: expected a whole number .*; the next is 12"):
         request(kind, count=10)
     assert request(kind, count=12).share == 6
@@ -180,6 +234,14 @@ def test_shards_are_whole_elements(kind: EncOp) -> None:
         ("reduce_scatter", EncOp.REDUCE_SCATTER),
         ("redsct", EncOp.REDUCE_SCATTER),
         ("reduce-scatter", EncOp.REDUCE_SCATTER),
+        ("reducescatter", EncOp.REDUCE_SCATTER),
+        ("all-to-all", EncOp.ALLTOALL),
+        ("alltoall", EncOp.ALLTOALL),
+        ("alltoallv", EncOp.ALLTOALL_V),
+        ("collective-permute", EncOp.PERMUTE),
+        ("permute", EncOp.PERMUTE),
+        ("send", EncOp.SEND),
+        ("broadcast", EncOp.BROADCAST),
     ],
 )
 def test_operation_names(name: str, kind: EncOp) -> None:
@@ -189,8 +251,8 @@ def test_operation_names(name: str, kind: EncOp) -> None:
 
 def test_an_unknown_operation_lists_the_known() -> None:
     """What is unknown is answered with what is known."""
-    with pytest.raises(UsageError, match="'broadcast': this version knows all_reduce, all_gather, reduce_scatter"):
-        parse_kind("broadcast")
+    with pytest.raises(UsageError, match="'barrier': expected one of all_reduce, all_gather, reduce_scatter"):
+        parse_kind("barrier")
     with pytest.raises(UsageError, match="reduction 'mult': expected one of sum, max, min"):
         parse_op("mult")
     assert [parse_op(name) for name in ("sum", "ADD", "Max", "min")] == [
@@ -201,26 +263,36 @@ def test_an_unknown_operation_lists_the_known() -> None:
     ]
 
 
+def test_every_name_is_read_back() -> None:
+    """Every collective's own name stands for it, and every synonym for one that has a name."""
+    assert {parse_kind(name) for name in KIND_NAMES.values()} == set(KINDS)
+    assert set(KIND_SYNONYMS.values()) <= set(KIND_NAMES)
+
+
 # --- text form --------------------------------------------------------------------------------------------------------
 
 
 @st.composite
 def requests(draw: st.DrawFn) -> Request:
     """Any legal request."""
-    kind = draw(st.sampled_from(COMPOSED))
+    kind = draw(st.sampled_from(KINDS))
     ranks, groups = draw(st.integers(1, 6)), draw(st.integers(1, 4))
     top = draw(st.sampled_from([64, 1 << 31]))
     members = draw(st.lists(st.integers(0, top - 1), unique=True, min_size=ranks * groups, max_size=ranks * groups))
     each = draw(st.integers(1, 10 ** draw(st.integers(1, 13))))
     dtype = draw(st.sampled_from(SIZED))
+    rings = tuple(tuple(members[g * ranks : (g + 1) * ranks]) for g in range(groups))
+    around = tuple(pair for ring in rings for pair in zip(ring, (*ring[1:], ring[0]), strict=True))
     return Request(
         kind=kind,
         dtype=dtype,
-        count=each if kind is EncOp.ALLREDUCE else each * ranks,
-        groups=tuple(tuple(members[g * ranks : (g + 1) * ranks]) for g in range(groups)),
-        op=None if kind is EncOp.ALLGATHER else draw(st.sampled_from([CceType.ADD, CceType.MAX, CceType.MIN])),
+        count=each * ranks if kind in SHARDED else each,
+        groups=rings,
+        op=draw(st.sampled_from([CceType.ADD, CceType.MAX, CceType.MIN])) if kind in REDUCING else None,
         in_place=kind is EncOp.ALLREDUCE and draw(st.booleans()),
         integer_as_fp32=dtype in INTEGERS or draw(st.booleans()),
+        pairs=around if kind in PAIRED else (),
+        staging=draw(st.sampled_from([None, *Staging])),
     )
 
 
@@ -238,9 +310,22 @@ def test_the_text_of_a_request() -> None:
     assert request(in_place=True).to_text() == "all_reduce bf16 sum 8 0,1,2,3 in_place"
     gather = request(EncOp.ALLGATHER, Dtype.FP8_EXP4, groups=((0, 2), (3, 1)))
     assert gather.to_text() == "all_gather fp8_e4m3 - 8 0,2;3,1"
+    moved = request(EncOp.PERMUTE, groups=((0, 1),), pairs=((0, 1), (1, 0)), staging=Staging.DEVICE)
+    assert moved.to_text() == "permute bf16 - 8 0,1 pairs=0>1,1>0 staging=device"
 
 
-@given(text=st.text() | st.from_regex(r"\w+ \w+ [\w-]+ \d{1,20} [\d,;]{1,30}( \w+)*"))
+@given(
+    text=st.text()
+    | st.from_regex(r"\w+ \w+ [\w-]+ \d{1,20} [\d,;]{1,30}( \w+)*")
+    | st.from_regex(r"(permute|send) bf16 - [1-9] 0,1( (pairs|staging)=[0-9>,a-z]{0,12}){1,2}", fullmatch=True)
+)
+@example("permute bf16 - 8 0,1 pairs=")
+@example("permute bf16 - 8 0,1 pairs=0>1,")
+@example("permute bf16 - 8 0,1 pairs=0>1 pairs=1>0")
+@example("permute bf16 - 8 0,1 pairs=0>99999999999")
+@example("send bf16 - 8 0,1 staging=")
+@example("send bf16 - 8 0,1 staging=dynamic")
+@example("send bf16 - 8 0,1 sharding=static")
 @example("all_reduce bf16 sum 8 0,1;")
 @example("all_reduce bf16 sum 8 0,,1")
 @example("all_reduce bf16 sum 8 0,1 sideways")
@@ -262,7 +347,7 @@ def test_a_damaged_line_is_refused_or_means_something(asked: Request, data: st.D
     """One character more, less or other in a printed request gives a request or one of our refusals."""
     text = asked.to_text()
     at = data.draw(st.integers(0, len(text)))
-    other = data.draw(st.sampled_from(["", "0", "9", ",", ";", " ", "x", "-", "\u0665", "\n"]))
+    other = data.draw(st.sampled_from(["", "0", "9", ",", ";", " ", "x", "-", ">", "=", "\u0665", "\n"]))
     damaged = text[:at] + other + text[at + data.draw(st.integers(0, 2)) :]
     assume(damaged != text)
     try:

@@ -30,6 +30,7 @@ class Cut:
 
     offset: I64
     size: I64
+    shard: int  # bytes of one rank's shard; 0 for an all-reduce, which has none
 
     def __post_init__(self) -> None:
         freeze(self.offset)
@@ -51,7 +52,16 @@ class Cut:
         return int(self.size.max())
 
 
-def cut(kind: EncOp, size: int, *, ranks: int, channels: int, halves: int = 2, chunk: int = RING_CHUNK) -> Cut:
+def cut(
+    kind: EncOp,
+    size: int,
+    *,
+    ranks: int,
+    channels: int,
+    halves: int = 2,
+    chunk: int = RING_CHUNK,
+    whole: int | None = None,
+) -> Cut:
     """Cut the whole buffer of a collective for a ring.
 
     An all-reduce gives each (chunk group, channel) a window of `ranks` chunks. The shards of an all-gather or
@@ -61,6 +71,7 @@ def cut(kind: EncOp, size: int, *, ranks: int, channels: int, halves: int = 2, c
     Args:
         size: bytes of the whole buffer, B.
         chunk: most bytes of one rank's chunk in one channel and group.
+        whole: bytes of the data when they end before the last shards do; those are short or empty.
 
     Raises:
         UsageError: no bytes, no equal shards, or a chunk whose halves are no whole granules.
@@ -94,4 +105,9 @@ def cut(kind: EncOp, size: int, *, ranks: int, channels: int, halves: int = 2, c
     start = base[:, None, None, None] + unit * length[:, None, None, None] + np.arange(halves) * half
     start = np.broadcast_to(start, shape)
     shard = member * total if shards > 1 else np.zeros_like(member)
-    return Cut(offset=np.minimum(start, total) + shard, size=np.clip(total - start, 0, np.broadcast_to(half, shape)))
+    room = total if whole is None else np.clip(whole - shard, 0, total)
+    return Cut(
+        offset=np.minimum(start, total) + shard,
+        size=np.clip(room - start, 0, np.broadcast_to(half, shape)),
+        shard=total if shards > 1 or kind is not EncOp.ALLREDUCE else 0,
+    )

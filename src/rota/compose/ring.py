@@ -15,25 +15,25 @@ wiring of the ring is `machine`'s, the number of channels `select`'s. A group of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from rota.columns import I64, Array
+from rota.compose.board import OP_OF, Board, Leaf, Op, Place, Region, Signal, Wait
 from rota.compose.cut import Cut, cut
 from rota.errors import UnsupportedError, UsageError
 from rota.isa.enums import CceType, EncOp
 from rota.request import COMPOSED, KIND_NAMES
-from rota.schedule.build import Block, Place, Signal, Wait, assemble
-from rota.schedule.ir import MAX_RANKS, Buffer, Checks, Leaf, Op, Schedule, Semaphore
+from rota.schedule.ir import MAX_RANKS, Checks, Schedule
 from rota.select.settings import MOST_SLOTS, RING_CHUNK, SLOTS
 
 MAX_CHANNELS: Final = 32
-
-_OP: Final = {CceType.ADD: Op.ADD, CceType.MAX: Op.MAX, CceType.MIN: Op.MIN}
 
 
 def compose_ring(
@@ -76,28 +76,19 @@ def compose_ring(
             "waits for itself"
         )
     pieces = cut(kind, size, ranks=ranks, channels=rings.shape[0], halves=halves, chunk=chunk)
-    plan = _Plan(rings, pieces, kind, combine, slots, in_place)
     shard = size // ranks
-    user = [Buffer("input", shard if kind is EncOp.ALLGATHER else size, user=True)]
-    if not in_place:
-        user.append(Buffer("output", shard if kind is EncOp.REDUCE_SCATTER else size, user=True))
-    reduces = kind is not EncOp.ALLGATHER and ranks > 1
-    internal = [Buffer(f"slot.{c}", slots * pieces.largest) for c in range(rings.shape[0])] if reduces else []
-    credit = slots if kind is not EncOp.ALLGATHER else 0
-    semaphores = [
-        semaphore
-        for c in range(rings.shape[0] if ranks > 1 else 0)
-        for semaphore in (Semaphore(f"recv.{c}"), Semaphore(f"credit.{c}", credit))
-    ]
-    return assemble(
-        list(plan.blocks()),
-        ranks=rings.shape[1] * ranks,
-        buffers=user + internal,
-        semaphores=semaphores,
-        input=0,
-        output=0 if in_place else 1,
-        checks=checks,
+    board = Board(
+        ranks=ranks,
+        groups=rings.shape[1],
+        input_size=shard if kind is EncOp.ALLGATHER else size,
+        output_size=shard if kind is EncOp.REDUCE_SCATTER else size,
+        op=combine,
+        in_place=in_place,
     )
+    sharded = Region(board.output, stride=shard) if kind is EncOp.ALLGATHER else Region(board.output)
+    source = Region(board.input, stride=shard) if kind is EncOp.REDUCE_SCATTER else Region(board.input)
+    Ring(board, rings, [pieces], kind, slots, [Ends(source, sharded)]).write()
+    return board.schedule(checks=checks)
 
 
 def _operation(kind: EncOp, op: CceType | None, *, in_place: bool) -> Op:
@@ -109,9 +100,9 @@ def _operation(kind: EncOp, op: CceType | None, *, in_place: bool) -> Op:
         if op is not None:
             raise UsageError(f"{KIND_NAMES[kind]} does not reduce: leave the reduction out")
         return Op.NONE
-    if op not in _OP:
-        raise UsageError(f"{KIND_NAMES[kind]} needs a reduction: one of {', '.join(known.name for known in _OP)}")
-    return _OP[op]
+    if op not in OP_OF:
+        raise UsageError(f"{KIND_NAMES[kind]} needs a reduction: one of {', '.join(known.name for known in OP_OF)}")
+    return OP_OF[op]
 
 
 def _rings(orders: ArrayLike) -> I64:
@@ -131,119 +122,165 @@ def _rings(orders: ArrayLike) -> I64:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """The blocks of one ring collective; arrays have shape (steps, halves, channels, groups, ranks)."""
+class Ends:
+    """Where one part of a ring collective takes its data and leaves its result.
 
-    rings: I64
-    pieces: Cut
-    kind: EncOp
-    op: Op
-    slots: int
-    in_place: bool
+    Attributes:
+        source: of an all-gather, the own shard as shard 0; otherwise all the data.
+        target: of a reduce-scatter, the own shard as shard 0; otherwise all the data. An all-gather whose source and
+            target are in one buffer finds its own shard in place.
+    """
 
-    @property
-    def ranks(self) -> int:
-        return int(self.rings.shape[2])
+    source: Region
+    target: Region
 
-    @property
-    def _input(self) -> int:
-        return 0
 
-    @property
-    def _output(self) -> int:
-        return 0 if self.in_place else 1
+class Ring:
+    """The rows of one ring collective, or of several parts one after another; parts are alike but for their ends.
 
-    @property
-    def _slot(self) -> int:
-        return self._output + 1
+    Arrays have shape (steps, halves, channels, groups, ranks).
 
-    @property
-    def _gathers(self) -> bool:
-        return self.kind is not EncOp.REDUCE_SCATTER
+    Args:
+        rings: shape (channels, groups, ranks), positions.
+        enter: an all-gather announces that its target may be written.
+        fence_first: the first row of each part reads what earlier rows of its queue wrote.
+        duplicate: an all-gather writes its own shard to both targets in one row.
 
-    @property
-    def _scatters(self) -> bool:
-        return self.kind is not EncOp.ALLGATHER
+    Source:
+        compose §6; §13.2 for the parts of a hierarchy.
+    """
 
-    def blocks(self) -> Iterator[Block]:
-        """Yield the blocks in stored order: chunk group after chunk group, step after step, H0 before H1."""
+    def __init__(
+        self,
+        board: Board,
+        rings: I64,
+        pieces: Sequence[Cut],
+        kind: EncOp,
+        slots: int,
+        ends: Sequence[Ends],
+        *,
+        enter: bool = True,
+        fence_first: bool = False,
+        duplicate: bool = False,
+    ) -> None:
+        self.board = board
+        self.rings = rings
+        self.pieces = pieces
+        self.halves = pieces[0].halves
+        self.largest = max(each.largest for each in pieces)
+        self.starts = list(accumulate((each.groups for each in pieces), initial=0))
+        self.kind = kind
+        self.slots = slots
+        self.ends = ends
+        self.ranks = int(rings.shape[2])
+        self.scatters = kind is not EncOp.ALLGATHER
+        self.gathers = kind is not EncOp.REDUCE_SCATTER
+        self.enters = enter and not self.scatters
+        self.fence_first = fence_first
+        self.duplicate = duplicate
+        self.recv, self.slot = self._declare()
+
+    def _declare(self) -> tuple[int, int]:
+        """Declare semaphores and slots of every channel; return the ids of channel 0's, the others follow."""
+        first = [0, 0]
+        for channel in range(self.rings.shape[0] if self.ranks > 1 else 0):
+            recv = self.board.semaphore(f"recv.{channel}")
+            self.board.semaphore(f"credit.{channel}", 0 if self.enters else self.slots)
+            slot = self.board.buffer(f"slot.{channel}", self.slots * self.largest) if self.scatters else 0
+            first = first if channel else [recv, slot]
+        return first[0], first[1]
+
+    def write(self) -> None:
+        """Write all parts."""
+        for part in range(len(self.ends)):
+            self.write_part(part)
+
+    def write_part(self, part: int) -> None:
+        """Write one part in stored order: chunk group after chunk group, step after step, H0 before H1.
+
+        Parts are written in their order; rows of other queues may come between them.
+        """
+        groups = range(self.starts[part], self.starts[part + 1])
         if self.ranks == 1:
-            yield from self._local_copy()
+            self._local_copy(groups)
             return
-        if not self._scatters:
-            yield self._enter()
-        for group in range(self.pieces.groups):
-            if self._scatters:
-                yield from self._reduce_scatter(group)
-            if self._gathers:
-                yield from self._all_gather(group)
+        if self.enters and not part:
+            self._enter()
+        for group in groups:
+            if self.scatters:
+                self._reduce_scatter(group)
+            if self.gathers:
+                self._all_gather(group)
 
-    def _local_copy(self) -> Iterator[Block]:
-        if self.in_place:
-            return
-        for group in range(self.pieces.groups):
-            at = self._at(group, [0], 0)
-            yield at.block(Leaf.DIRECT_COPY, 0, 0, [at.place(self._input)], [at.place(self._output)])
+    def part_of(self, group: int) -> int:
+        """Return the part of a chunk group; groups are numbered through all parts."""
+        return bisect_right(self.starts, group) - 1
 
-    def _enter(self) -> Block:
+    def _ends(self, group: int) -> Ends:
+        return self.ends[self.part_of(group)]
+
+    def _fences(self, group: int) -> bool:
+        return self.fence_first and group in self.starts
+
+    def _local_copy(self, groups: range) -> None:
+        for group in groups:
+            ends = self._ends(group)
+            if ends.source.buffer != ends.target.buffer:
+                at = self._at(group, [0], 0)
+                source, target = [at.place(ends.source)], [at.place(ends.target)]
+                at.rows(Leaf.DIRECT_COPY, 0, 0, source, target, fence=self._fences(group))
+
+    def _enter(self) -> None:
         """Each rank tells the one before it that its output may be written; the credits come back at the end."""
         at = self._at(0, [0], 0, halves=1)
-        return at.block(Leaf.POST_RECV, 0, 0, signals=[at.give_credit(min(self.slots, self._receives))])
+        at.rows(Leaf.POST_RECV, 0, 0, signals=[at.give_credit(min(self.slots, self._receives))])
 
     @property
     def _receives(self) -> int:
-        return self.pieces.groups * (self.ranks - 1) * self.pieces.halves
+        return self.starts[-1] * (self.ranks - 1) * self.halves
 
-    def _reduce_scatter(self, group: int) -> Iterator[Block]:
-        n = self.ranks
-        own, out, slot = self._input, self._output, self._slot
+    def _reduce_scatter(self, group: int) -> None:
+        n, ends, op = self.ranks, self._ends(group), self.board.op
+        own = ends.source
         at = self._at(group, [0], 1)
-        yield at.block(Leaf.SEND, 0, 0, [at.place(own)], [at.next_slot(slot)], [at.credit()], [at.post()])
+        raw = op if op is Op.FMA else Op.NONE  # a raw input is scaled when it is first read
+        fence = self._fences(group)
+        at.rows(Leaf.SEND, 0, 0, [at.place(own)], [at.next_slot()], [at.credit()], [at.post()], op=raw, fence=fence)
         at = self._at(group, range(1, n - 1), 1)
-        yield at.block(
-            Leaf.RECV_REDUCE_SEND,
-            0,
-            0,
-            [at.own_slot(slot), at.place(own)],
-            [at.next_slot(slot)],
-            [at.received(), at.credit()],
-            [at.post(), at.give_credit()],
-            op=self.op,
-        )
+        sources, passed = [at.own_slot(), at.place(own)], [at.post(), at.give_credit()]
+        waits = [at.received(), at.credit()]
+        at.rows(Leaf.RECV_REDUCE_SEND, 0, 0, sources, [at.next_slot()], waits, passed, op=op)
         at = self._at(group, [n - 1], 1)
-        target = at.place(out) if self._gathers else at.place(out, shard=True)
-        sources = [at.own_slot(slot), at.place(own)]
-        yield at.block(Leaf.RECV_REDUCE_COPY, 0, 0, sources, [target], [at.received()], [at.give_credit()], op=self.op)
+        target = at.place(ends.target) if self.gathers else at.own_shard(ends.target)
+        sources = [at.own_slot(), at.place(own)]
+        at.rows(Leaf.RECV_REDUCE_COPY, 0, 0, sources, [target], [at.received()], [at.give_credit()], op=op)
 
-    def _all_gather(self, group: int) -> Iterator[Block]:
-        n, out = self.ranks, self._output
-        leg, first = (1, n) if self._scatters else (0, 1)
+    def _all_gather(self, group: int) -> None:
+        n, ends = self.ranks, self._ends(group)
+        out = ends.target
+        leg, first = (1, n) if self.scatters else (0, 1)
         at = self._at(group, [0], 0, after=n - 1)
-        source = at.place(out) if self._scatters else at.place(self._input, shard=True)
+        found = self.scatters or ends.source.buffer == out.buffer
+        source = at.place(out) if found else at.own_shard(ends.source)
+        fence = self.scatters or self._fences(group)  # it reads what the row before it writes
         send = [at.next_place(out)]
-        fence = self._scatters  # it reads what the row before it writes
-        yield at.block(Leaf.DIRECT_COPY_SEND, leg, first, [source], send, [at.credit()], [at.post()], fence=fence)
-        if not self._scatters:
+        if self.duplicate and not found:
+            send, found = [at.place(out), *send], True
+        at.rows(Leaf.DIRECT_COPY_SEND, leg, first, [source], send, [at.credit()], [at.post()], fence=fence)
+        if not found:
             first += 1
-            yield at.block(Leaf.DIRECT_COPY, leg, first, [source], [at.place(out)])
+            at.rows(Leaf.DIRECT_COPY, leg, first, [source], [at.place(out)])
         at = self._at(group, range(1, n - 1), 0, after=n - 1)
-        yield at.block(
-            Leaf.DIRECT_RECV_SEND,
-            leg,
-            first,
-            [at.place(out)],
-            [at.next_place(out)],
-            [at.received(), at.credit()],
-            [at.post(), self._return(at, group)],
-        )
+        waits, passed = [at.received(), at.credit()], [at.post(), self._return(at, group)]
+        at.rows(Leaf.DIRECT_RECV_SEND, leg, first, [at.place(out)], [at.next_place(out)], waits, passed)
         at = self._at(group, [n - 1], 0, after=n - 1)
-        yield at.block(Leaf.DIRECT_RECV, leg, first, waits=[at.received()], signals=[self._return(at, group)])
+        at.rows(Leaf.DIRECT_RECV, leg, first, waits=[at.received()], signals=[self._return(at, group)])
 
     def _return(self, at: _At, group: int) -> Signal:
         """The credit a receiving row returns; the last ones of an all-gather keep what `_enter` gave."""
-        if self._scatters:
+        if not self.enters:
             return at.give_credit()
-        halves = self.pieces.halves
+        halves = self.halves
         received = (group * (self.ranks - 1) + at.step - 1) * halves + at.half
         return at.give_credit(where=received < self._receives - min(self.slots, self._receives))
 
@@ -255,15 +292,14 @@ class _Plan:
             halves: rows of each step, by default one for each half.
         """
         n = self.ranks
-        every = self.pieces.halves
+        every = self.halves
         step, half, channel, member_group, position = np.ix_(
             np.asarray(steps, np.int64), np.arange(halves or every), *map(np.arange, self.rings.shape)
         )
         ring = self.rings
-        phases = int(self._scatters) + int(self._gathers)
+        phases = int(self.scatters) + int(self.gathers)
         sends = (group * phases * (n - 1) + step + (after if phases == 2 else 0)) * every + half
         columns = np.broadcast_arrays(
-            member_group * n,
             ring[channel, member_group, position],
             ring[channel, member_group, (position + 1) % n],
             ring[channel, member_group, (position - 1) % n],
@@ -280,9 +316,8 @@ class _Plan:
 class _At:
     """Rows of a few steps, and the places, waits and signals a ring step is made of."""
 
-    plan: _Plan
+    ring: Ring
     group: int
-    base: Array  # first member of the row's group
     rank: Array  # position in the group, as the next three
     following: Array
     preceding: Array
@@ -294,45 +329,58 @@ class _At:
 
     @property
     def size(self) -> Array:
-        size: Array = self.plan.pieces.size[self.group, self.channel, self.chunk, self.half]
+        pieces, group = self._pieces
+        size: Array = pieces.size[group, self.channel, self.chunk, self.half]
         return size
 
-    def place(self, buffer: int, *, shard: bool = False) -> Place:
-        """The row's chunk in the rank's own buffer; `shard` when that buffer holds only the rank's own chunk."""
-        offset = self.plan.pieces.offset[self.group, self.channel, self.chunk, self.half]
-        if shard:
-            offset = offset - self.chunk * self._shard_size
-        return Place(buffer, offset)
+    @property
+    def _within(self) -> Array:
+        """Where the piece starts in its shard; an all-reduce has no shards, and its chunks lie anywhere."""
+        pieces, group = self._pieces
+        offset: Array = pieces.offset[group, self.channel, self.chunk, self.half]
+        if not self.ring.scatters or not self.ring.gathers:
+            offset = offset - self.chunk * pieces.shard
+        return offset
 
     @property
-    def _shard_size(self) -> int:
-        return int(self.plan.pieces.size.sum()) // self.plan.ranks
+    def _pieces(self) -> tuple[Cut, int]:
+        """The cut of the row's part, and its chunk group in it."""
+        part = self.ring.part_of(self.group)
+        return self.ring.pieces[part], self.group - self.ring.starts[part]
 
-    def next_place(self, buffer: int) -> Place:
-        return self.place(buffer)._replace(rank=self.base + self.following)
+    def place(self, region: Region) -> Place:
+        """The row's chunk in the rank's own memory."""
+        return region.at(0 if self.ring.scatters and self.ring.gathers else self.chunk, self._within)
 
-    def next_slot(self, buffer: int) -> Place:
-        return Place(buffer + self.channel, self._slot_offset(self.sent), self.base + self.following)
+    def own_shard(self, region: Region) -> Place:
+        """The same in a region that holds only the rank's own shard."""
+        return region.at(0, self._within)
 
-    def own_slot(self, buffer: int) -> Place:
-        return Place(buffer + self.channel, self._slot_offset(self.sent - self.plan.pieces.halves))
+    def next_place(self, region: Region) -> Place:
+        return self.place(region)._replace(rank=self.following)
+
+    def next_slot(self) -> Place:
+        return Place(self.ring.slot + self.channel, self._slot_offset(self.sent), self.following)
+
+    def own_slot(self) -> Place:
+        return Place(self.ring.slot + self.channel, self._slot_offset(self.sent - self.ring.halves))
 
     def _slot_offset(self, sent: Array) -> Array:
-        return sent % self.plan.slots * self.plan.pieces.largest
+        return sent % self.ring.slots * self.ring.largest
 
     def received(self) -> Wait:
-        return Wait(2 * self.channel)
+        return Wait(self.ring.recv + 2 * self.channel)
 
     def credit(self) -> Wait:
-        return Wait(2 * self.channel + 1)
+        return Wait(self.ring.recv + 2 * self.channel + 1)
 
     def post(self) -> Signal:
-        return Signal(self.base + self.following, 2 * self.channel)
+        return Signal(self.following, self.ring.recv + 2 * self.channel)
 
     def give_credit(self, add: int = 1, *, where: Array | None = None) -> Signal:
-        return Signal(self.base + self.preceding, 2 * self.channel + 1, add, where)
+        return Signal(self.preceding, self.ring.recv + 2 * self.channel + 1, add, where)
 
-    def block(
+    def rows(
         self,
         leaf: Leaf,
         leg: int,
@@ -344,19 +392,20 @@ class _At:
         *,
         op: Op = Op.NONE,
         fence: bool = False,
-    ) -> Block:
-        return Block(
-            rank=self.base + self.rank,
+    ) -> None:
+        """Write these rows."""
+        self.ring.board.rows(
+            leaf,
+            self.rank,
             queue=self.channel,
-            leaf=leaf,
             size=self.size if sources else 0,
             leg=leg,
             step=first_step + self.step,
             part=2 * self.group + self.half,
             op=op,
             fence=fence,
-            sources=sources,
-            targets=targets,
+            reads=sources,
+            writes=targets,
             waits=waits,
             signals=signals,
         )

@@ -37,7 +37,6 @@ from rota.isa.spad import ENTRY_SIZE, SLOT_REGION_SIZE, SLOTS
 
 _NAME_FIELD: Final = 32
 _FEED_WORD: Final = 4
-_MAX_RANKS: Final = 512  # 64 chips of 8: what an address can reach
 _LARGEST: Final = 1 << 32
 
 
@@ -201,11 +200,12 @@ def _check_meta(meta: Mapping[str, int], offset: int) -> Arch:
         raise DecodeError("image META arch_id", offset=offset, expected="a known one", got=str(error)) from None
     ring = meta["ring_size"]
     lanes = arch.cores // max(meta["lnc"], 1)
+    most = arch.chips * arch.cores
     window = min(meta["lnc"] << arch.hbm_shift, MAX_MEMORY)
     laws = (
-        ("ranks", 1 <= meta["ranks"] <= _MAX_RANKS, f"1 to {_MAX_RANKS}"),
+        ("ranks", 1 <= meta["ranks"] <= most, f"1 to {most}"),
         ("rank", meta["rank"] < meta["ranks"], f"below {meta['ranks']}"),
-        ("chip", meta["chip"] < isa.MAX_CHIPS, f"below {isa.MAX_CHIPS}"),
+        ("chip", meta["chip"] < arch.chips, f"below {arch.chips}"),
         ("lnc", meta["lnc"] in (1, 2), "1 or 2"),
         ("lane", meta["lane"] < lanes, f"below {lanes}"),
         ("stream_processors", meta["stream_processors"] == meta["lnc"] * arch.sps_per_core, "the rank's TOP_SPs"),

@@ -72,7 +72,7 @@ def build_world(images: Sequence[Image]) -> World:
     if not images:
         raise UsageError("no images to load")
     first = images[0]
-    index = np.full((isa.MAX_CHIPS, first.arch.cores // first.lnc), -1, np.int64)
+    index = np.full((first.arch.chips, first.arch.cores // first.lnc), -1, np.int64)
     for i, image in enumerate(images):
         with of_rank(i):
             _check_same(image, first, i)
@@ -139,8 +139,9 @@ def resolve(world: World, image: int, addresses: Array, offsets: I64, what: str)
     arch, own = world.arch, world.images[image].chip
     address = addresses.astype(np.int64)
     valid = (address >> isa.CHIP_VALID_BIT & 1).astype(np.bool_)
-    field = address >> isa.CHIP_SHIFT & (isa.MAX_CHIPS - 1)
-    odd = (address >> (isa.CHIP_VALID_BIT + 1) != 0) | np.where(valid, field == own, field != 0)
+    beyond = address >> arch.chip_bits_end != 0
+    field = isa.chip_of(np.where(beyond, 0, address))
+    odd = beyond | np.where(valid, field == own, field != 0)
     refuse(odd, offsets, what, "routing bits zero, or valid and of another chip", addresses)
     chip = np.where(valid, field, own)
     die, local = address >> isa.DIE_BIT & 1, address & isa.LOCAL_MASK

@@ -15,7 +15,7 @@ from rota.isa import arch as isa
 from rota.isa.arch import Arch
 from rota.isa.semaphores import FIRST_FREE, STRIDE, Window
 from rota.isa.spad import SLOTS
-from rota.machine.platform import Platform
+from rota.machine.platform import Platform, Shape
 from rota.schedule.ir import Schedule
 
 ROLES: Final = ("recv", "credit", "post", "compl")
@@ -75,10 +75,11 @@ def place(schedule: Schedule, members: tuple[int, ...], platform: Platform) -> P
     """Lay out the members of a request on a machine.
 
     Raises:
-        UnsupportedError: the machine's processors have too few slots or its engines too few queues for the channels, or
-            the buffers do not fit a rank's memory.
+        UnsupportedError: the members are on several nodes that no address reaches; the machine's processors have too
+            few slots or its engines too few queues for the channels; or the buffers do not fit a rank's memory.
     """
     ranks = np.array(members, np.int64)
+    _check_reach(ranks, platform)
     sizes = np.array([buffer.size for buffer in schedule.buffers], np.int64)
     room = -(-sizes // isa.BUFFER_ALIGNMENT) * isa.BUFFER_ALIGNMENT
     offsets = isa.FIRST_BUFFER + np.cumsum(room) - room
@@ -105,6 +106,16 @@ def place(schedule: Schedule, members: tuple[int, ...], platform: Platform) -> P
             "smaller size"
         )
     return placement
+
+
+def _check_reach(ranks: I64, platform: Platform) -> None:
+    """Refuse members that an address cannot name: those of other nodes, but for the servers of one switch machine."""
+    span = ranks // (platform.node_ranks * (platform.servers if platform.shape is Shape.SWITCH else 1))
+    if np.unique(span).size > 1:
+        raise UnsupportedError(
+            f"the members are on several nodes of {platform.name}: this version emits no network or pod hops; "
+            "`rota explain` still says what the runtime takes"
+        )
 
 
 def semaphore_roles(schedule: Schedule) -> tuple[I64, I64]:

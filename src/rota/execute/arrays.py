@@ -1,10 +1,16 @@
-"""A schedule carried out on numpy arrays: the numbers its moves give, all ranks in one process."""
+"""A schedule carried out on numpy arrays: the numbers its moves give, all ranks in one process.
+
+A row with op FMA multiplies a source in the input buffer with the scale of the rank whose memory it is, whatever stands
+there, and any other source with 1; every other row leaves its sources unscaled. Source: design §2 (2), (27).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rota.columns import I64, U8, Array, pointers
 from rota.errors import UsageError
@@ -12,22 +18,30 @@ from rota.native.arithmetic import Combine, move_pieces
 from rota.schedule.ir import Op, Schedule
 from rota.schedule.levels import blocks, latest_before
 
-COMBINE: Final = {Op.NONE: Combine.COPY, Op.ADD: Combine.ADD, Op.MAX: Combine.MAX, Op.MIN: Combine.MIN}
+F32 = NDArray[np.float32]
+COMBINE: Final = {
+    Op.NONE: Combine.COPY,
+    Op.ADD: Combine.ADD,
+    Op.FMA: Combine.FMA,
+    Op.MAX: Combine.MAX,
+    Op.MIN: Combine.MIN,
+}
 
 
-def execute(schedule: Schedule, inputs: Array) -> Array:
+def execute(schedule: Schedule, inputs: Array, *, scales: Sequence[float] = ()) -> Array:
     """Run a schedule and return what it leaves in the output buffers.
 
     Rows run in blocks of the stored order that do not depend on each other, which is one legal execution.
 
     Args:
         inputs: shape (ranks, elements of the input buffer); its dtype is the wire dtype.
+        scales: of rows with op FMA: one for all ranks, or one for each position of a group, as a request has them.
 
     Returns:
         Shape (ranks, elements of the output buffer), same dtype. `inputs` is left as it was.
 
     Raises:
-        UsageError: the shape does not fit the schedule, or the schedule has an operation this version cannot do.
+        UsageError: the shape does not fit the schedule, or there are not as many scales as it needs.
     """
     want = schedule.buffers[schedule.input].size
     if inputs.ndim != 2 or inputs.shape[0] != schedule.ranks or inputs.shape[1] * inputs.itemsize != want:
@@ -35,11 +49,12 @@ def execute(schedule: Schedule, inputs: Array) -> Array:
             f"inputs of shape {inputs.shape} and {inputs.itemsize} bytes an element: expected {schedule.ranks} ranks "
             f"of {want} bytes"
         )
+    factors = _factors(schedule, scales)
     base = _bases(schedule)
     memory = np.zeros((schedule.ranks, int(base[-1])), np.uint8)
     given = np.ascontiguousarray(inputs).view(np.uint8).reshape(schedule.ranks, want)
     memory[:, base[schedule.input] : base[schedule.input] + want] = given
-    _run(schedule, memory.reshape(-1), base, inputs.dtype)
+    _run(schedule, memory.reshape(-1), base, inputs.dtype, factors)
     start, size = int(base[schedule.output]), schedule.buffers[schedule.output].size
     return memory[:, start : start + size].view(inputs.dtype)
 
@@ -50,7 +65,20 @@ def _bases(schedule: Schedule) -> I64:
     return pointers(-(-sizes // 64) * 64)
 
 
-def _run(schedule: Schedule, memory: U8, base: I64, dtype: np.dtype[Any]) -> None:
+def _factors(schedule: Schedule, scales: Sequence[float]) -> F32 | None:
+    """Return what each source is multiplied with in a row with op FMA; None where there is no such row."""
+    if not (schedule.rows.op == Op.FMA).any():
+        return None
+    if not len(scales) or schedule.ranks % len(scales):
+        raise UsageError(
+            f"{len(scales)} scales: a schedule of {schedule.ranks} ranks with FMA rows needs one for all of them, or "
+            "one for each position of a group"
+        )
+    own = np.resize(np.array(scales, np.float32), schedule.ranks)
+    return np.where(schedule.sources.buffer == schedule.input, own[schedule.sources.rank], np.float32(1))
+
+
+def _run(schedule: Schedule, memory: U8, base: I64, dtype: np.dtype[Any], factors: F32 | None) -> None:
     rows = schedule.rows
     stride = int(base[-1])
     source = schedule.sources.rank.astype(np.int64) * stride + base[schedule.sources.buffer] + schedule.sources.offset
@@ -66,17 +94,13 @@ def _run(schedule: Schedule, memory: U8, base: I64, dtype: np.dtype[Any]) -> Non
             if size == 0:
                 continue
             row = first + np.flatnonzero(kind[first:last] == k)
+            entry = source_ptr[row][:, None] + np.arange(n_sources)
             move_pieces(
                 memory,
                 target[target_ptr[row][:, None] + np.arange(n_targets)],
-                source[source_ptr[row][:, None] + np.arange(n_sources)],
+                source[entry],
                 size,
-                how=_combine(Op(op)),
+                how=COMBINE[Op(op)],
                 dtype=dtype,
+                scales=factors[entry] if factors is not None and op == Op.FMA else None,
             )
-
-
-def _combine(op: Op) -> Combine:
-    if op not in COMBINE:
-        raise UsageError(f"operation {op.name}: this version executes {', '.join(o.name for o in COMBINE)}")
-    return COMBINE[op]

@@ -1,9 +1,15 @@
-"""Inputs for a run, what the collective means in float64, and how far a result is from it."""
+"""Inputs for a run, what the collective means in float64, and how far a result is from it.
+
+`_results` states every collective in its own way, as arrays that must be equal; the proof of schedules has another
+statement of its own. Bytes of an output for which nothing is asked are not looked at here. Source: compose §5.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +19,8 @@ from rota.isa.dtypes import numpy_dtype
 from rota.isa.enums import CceType, EncOp
 from rota.request import EXACT_INTEGER, Request
 
-_FOLD: Final = {CceType.ADD: np.add, CceType.MAX: np.maximum, CceType.MIN: np.minimum}
+_FOLD: Final = {CceType.ADD: np.add, CceType.FMA: np.add, CceType.MAX: np.maximum, CceType.MIN: np.minimum}
+_ALIKE: Final = frozenset({EncOp.ALLREDUCE, EncOp.ALLGATHER, EncOp.BROADCAST})  # every output is the same
 _BLOCK: Final = 1 << 20  # elements compared at a time
 _INTEGER_SPAN: Final = 99
 
@@ -26,27 +33,44 @@ class Accuracy:
         max_ulp: largest error in units of the last place of the golden value in the wire format, whole numbers for
             integers; None when a result is no number where the golden value, held to that format, is one, or another
             infinity, and when bytes that were only moved differ.
-        ranks_identical: whether all ranks of a group hold the same bytes; None for reduce-scatter, whose shards differ.
+        ranks_identical: whether all ranks of a group hold the same bytes; None where the collective does not ask for
+            it, which only all-reduce, all-gather and broadcast do.
     """
 
     max_ulp: float | None
     ranks_identical: bool | None
 
 
+class _Result(NamedTuple):
+    """Part of an output, and the equally long arrays that it combines; a single one is only moved.
+
+    Attributes:
+        held: one dimension.
+        scales: of the parts, for fma.
+    """
+
+    held: Array
+    parts: Sequence[Array] | Array
+    scales: Sequence[float] = ()
+
+
 def make_inputs(request: Request, rng: np.random.Generator) -> Array:
     """Return one input a member, shape (members, elements), in the wire dtype.
 
-    Floats are uniform in [0.5, 1.5) divided by the least power of two not under the ranks, so that a sum is near one in
-    every format. Integers are uniform over the whole range for moves; for reductions from 0 to 99, or as far as a sum
-    of all ranks fits, but at least to 1.
+    Floats are uniform in [0.5, 1.5) divided by the least power of two not under the weight of the inputs in a result,
+    so that a sum is near one in every format: the weight is the ranks, or the sum of the scales where that is larger.
+    Integers are uniform over the whole range for moves; for reductions from 0 to 99, or as far as a sum of all inputs
+    fits, but at least to 1.
     """
     dtype = numpy_dtype(request.dtype)
     shape = (len(request.members), request.input_size // request.itemsize)
+    operands = 2 if request.kind in _HALVES else 1
+    weight = max(request.ranks, operands, math.ceil(sum(map(abs, _scales(request)))))
     if dtype.kind not in "iu":
-        scale = 0.5 ** (request.ranks - 1).bit_length()
+        scale = 0.5 ** (weight - 1).bit_length()
         return ((rng.random(shape, np.float32) + np.float32(0.5)) * np.float32(scale)).astype(dtype)
     if request.op is not None:
-        most = min(_INTEGER_SPAN, max(1, np.iinfo(dtype).max // request.ranks))
+        most = min(_INTEGER_SPAN, max(1, np.iinfo(dtype).max // weight))
         return rng.integers(0, most, shape, endpoint=True).astype(dtype)
     whole: Array = np.frombuffer(rng.bytes(shape[0] * shape[1] * dtype.itemsize), dtype).reshape(shape)
     return whole
@@ -58,22 +82,20 @@ def measure(request: Request, inputs: Array, outputs: Array) -> Accuracy:
     Args:
         inputs, outputs: shape (members, elements), group after group.
     """
-    ranks = request.ranks
     worst: float | None = 0.0
     identical = True
-    for first in range(0, inputs.shape[0], ranks):
-        group_in, group_out = inputs[first : first + ranks], outputs[first : first + ranks]
-        if request.kind is EncOp.REDUCE_SCATTER:
-            result = group_out.reshape(1, -1)
-        else:
+    for number in range(len(request.groups)):
+        first, last = number * request.ranks, (number + 1) * request.ranks
+        group_in, group_out = inputs[first:last], outputs[first:last]
+        if request.kind in _ALIKE:
             raw = group_out.view(np.uint8)
-            same = all(np.array_equal(raw[0], raw[r]) for r in range(1, ranks))
+            same = all(np.array_equal(raw[0], raw[r]) for r in range(1, request.ranks))
             identical &= same
-            result = group_out[:1] if same else group_out
-        for row in result:
-            error = _row_error(request, group_in, row)
+            group_out = group_out[:1] if same else group_out
+        for result in _results(request, number, group_in, group_out):
+            error = _error(request.op, result)
             worst = None if worst is None or error is None else max(worst, error)
-    return Accuracy(worst, None if request.kind is EncOp.REDUCE_SCATTER else identical)
+    return Accuracy(worst, identical if request.kind in _ALIKE else None)
 
 
 def exceeds_exact_integers(request: Request, inputs: Array) -> bool:
@@ -81,22 +103,96 @@ def exceeds_exact_integers(request: Request, inputs: Array) -> bool:
     if not request.integer_as_fp32:
         return False
     bound = np.abs(inputs.astype(np.float64))
-    largest = bound.sum(axis=0).max() if request.op is CceType.ADD else bound.max()
+    largest = bound.max()
+    if request.op in (CceType.ADD, CceType.FMA):
+        terms = bound.reshape(-1, 2, request.count) if request.kind in _HALVES else bound.reshape(-1, *_each(request))
+        if request.op is CceType.FMA:
+            terms = terms * np.abs(_scales(request))[:, None]
+        largest = max(largest, terms.sum(axis=1).max())
     return bool(largest > EXACT_INTEGER)
 
 
-def _row_error(request: Request, inputs: Array, row: Array) -> float | None:
+_HALVES: Final = frozenset({EncOp.PERMUTE_REDUCE, EncOp.PERMUTE_REDUCE_IMPLICIT})  # their inputs are two operands
+
+
+def _each(request: Request) -> tuple[int, int]:
+    """Return the shape of one group's inputs."""
+    return request.ranks, request.input_size // request.itemsize
+
+
+def _scales(request: Request) -> list[float]:
+    """Return the scale of each member's input, none unless it is an fma."""
+    return list(request.scales) * (request.ranks // max(1, len(request.scales)))
+
+
+def _results(request: Request, number: int, inputs: Array, outputs: Array) -> Iterator[_Result]:
+    """Yield what the outputs of one group are made of; where all are alike, of those outputs that are given."""
+    ranks = request.ranks
+    match request.kind:
+        case EncOp.ALLREDUCE:
+            for held in outputs:
+                yield _Result(held, inputs, _scales(request))
+        case EncOp.REDUCE_SCATTER:
+            yield _Result(outputs.reshape(-1), inputs, _scales(request))
+        case EncOp.REDUCE:
+            yield _Result(outputs[request.root], inputs)
+        case EncOp.ALLGATHER:
+            counts = request.gather_counts or [inputs.shape[1]] * ranks
+            whole = np.concatenate([part[:count] for part, count in zip(inputs, counts, strict=True)])
+            for held in outputs:
+                yield _Result(held, [whole])
+        case EncOp.BROADCAST:
+            for held in outputs:
+                yield _Result(held, [inputs[request.root]])
+        case EncOp.ALLTOALL:
+            shards = inputs.reshape(ranks, ranks, -1)
+            yield _Result(outputs.reshape(-1), [shards.swapaxes(0, 1).reshape(-1)])
+        case EncOp.ALLTOALL_V:
+            yield from _exchanged(request, inputs, outputs)
+        case _:
+            yield from _moved(request, number, inputs, outputs)
+
+
+def _exchanged(request: Request, inputs: Array, outputs: Array) -> Iterator[_Result]:
+    sent = np.array(request.sent)
+    leaves = np.array(request.send_displacements or np.cumsum(sent, axis=1) - sent)
+    lands = np.array(request.receive_displacements or (np.cumsum(sent, axis=0) - sent).T)
+    for source, target in np.argwhere(sent).tolist():
+        count, at, to = sent[source, target], leaves[source, target], lands[target, source]
+        yield _Result(outputs[target, to : to + count], [inputs[source, at : at + count]])
+
+
+def _moved(request: Request, number: int, inputs: Array, outputs: Array) -> Iterator[_Result]:
+    group = request.groups[number]
+    if request.kind in (EncOp.SEND, EncOp.RECV):
+        pairs = [(group[0], group[:2][-1])]
+    else:
+        pairs = list(request.pairs) or list(zip(group, (*group[1:], group[0]), strict=True))
+    for source, target in pairs:
+        if source in group:
+            whole = inputs[group.index(source)]
+            parts = np.split(whole, 2) if request.kind in _HALVES else [whole]
+            yield _Result(outputs[group.index(target)], parts)
+
+
+def _error(op: CceType | None, result: _Result) -> float | None:
+    """Return the largest error of part of an output, None where there is no distance."""
     worst = 0.0
-    for start in range(0, row.size, _BLOCK):
-        stop = min(start + _BLOCK, row.size)
-        if request.op is None:
-            if not np.array_equal(inputs.reshape(-1)[start:stop].view(np.uint8), row[start:stop].view(np.uint8)):
+    scales = result.scales or [1.0] * len(result.parts)
+    for start in range(0, result.held.size, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        held, parts = result.held[block], [part[block] for part in result.parts]
+        if op is None:
+            if not np.array_equal(parts[0].view(np.uint8), held.view(np.uint8)):
                 return None
             continue
-        golden = inputs[0, start:stop].astype(np.float64)
-        for source in inputs[1:]:
-            golden = _FOLD[request.op](golden, source[start:stop].astype(np.float64))
-        error = _ulps(golden, row[start:stop])
+        golden: Array | None = None
+        for part, scale in zip(parts, scales, strict=True):
+            term = part.astype(np.float64)
+            term = term if scale == 1 else term * scale
+            golden = term if golden is None else _FOLD[op](golden, term)
+        assert golden is not None, "a result has parts"
+        error = _ulps(golden, held)
         if error is None:
             return None
         worst = max(worst, error)

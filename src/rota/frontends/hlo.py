@@ -20,9 +20,11 @@ from rota.frontends.hlo_groups import (
     LARGEST_DEVICE_COUNT,
     Groups,
     Numbering,
+    Pairs,
     devices_of,
     id_space,
     numbering,
+    pairs_of,
     read_groups,
     read_lists,
 )
@@ -61,8 +63,9 @@ class HloCollective:
     """One collective instruction; when it is refused, its other fields hold what could still be read.
 
     `groups` are global device ids (replica × num_partitions + partition), members in their order; a
-    collective-permute has none. `operand_bytes` and `operand_elements` are per device, summed over the operands: one
-    shard of an all-gather, the whole of a reduce-scatter. `notes` are sentences about what is legal but unusual.
+    collective-permute has none, but `pairs` of source and target. `operand_bytes` and `operand_elements` are per
+    device, summed over the operands: one shard of an all-gather, the whole of a reduce-scatter. `notes` are sentences
+    about what is legal but unusual.
     """
 
     line: int  # of the file, from 1; of the start when asynchronous
@@ -80,6 +83,7 @@ class HloCollective:
     channel_id: int | None
     refused: str | None  # why this instruction cannot be used, as one sentence
     notes: tuple[str, ...] = ()
+    pairs: Pairs = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,7 @@ class _Draft:
     spelling: str = ""
     numbers: Groups = ()
     groups: Groups = ()
+    pairs: Pairs = ()
     is_implicit: bool = False
     refused: str | None = None
     notes: list[str] = field(default_factory=list)
@@ -261,6 +266,7 @@ def _meet(draft: _Draft, expanded: _Expanded, replicas: int, partitions: int) ->
     if site.opcode == "collective-permute":
         limit, unit = id_space(draft.rule, replicas=replicas, partitions=partitions)
         _check_pairs(draft.numbers, limit, unit)
+        draft.pairs = pairs_of(draft.numbers, draft.rule, replicas=replicas, partitions=partitions)
         return
     key = (draft.spelling, draft.rule)
     if key not in expanded:
@@ -375,4 +381,5 @@ def _collective(draft: _Draft) -> HloCollective:
         channel_id=draft.channel_id,
         refused=draft.refused,
         notes=tuple(draft.notes),
+        pairs=draft.pairs,
     )

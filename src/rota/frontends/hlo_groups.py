@@ -16,6 +16,7 @@ from rota.errors import UsageError
 from rota.facts import CONVENTION, Source
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
+Pairs: TypeAlias = tuple[tuple[int, int], ...]
 Factor: TypeAlias = tuple[int, int]  # how many places, and how far apart their numbers are
 
 LARGEST_DEVICE_COUNT: Final = 1_000_000
@@ -131,6 +132,22 @@ def devices_of(groups: Groups, rule: Numbering, *, replicas: int, partitions: in
             return tuple(tuple(r * partitions + p for r in group for p in partition) for group in groups)
         case _:
             assert_never(rule)
+
+
+def pairs_of(pairs: Groups, rule: Numbering, *, replicas: int, partitions: int) -> Pairs:
+    """Return the pairs of a permute in global device ids: partition ids once in every replica, and the reverse.
+
+    Source:
+        interchange §4.3, high; a permute has no flag, so that its numbers are replica ids or partition ids.
+    """
+    if rule is Numbering.CROSS_PARTITION:
+        bases = [replica * partitions for replica in range(replicas)]
+        return tuple((base + source, base + target) for base in bases for source, target in pairs)
+    return tuple(
+        (source * partitions + partition, target * partitions + partition)
+        for source, target in pairs
+        for partition in range(partitions)
+    )
 
 
 def id_space(rule: Numbering, *, replicas: int, partitions: int) -> tuple[int, str]:

@@ -14,7 +14,7 @@ from typing import Final
 from rota.errors import DecodeError, RotaError, UnsupportedError, UsageError
 from rota.facts import CONVENTION, Source
 from rota.frontends.neff import read_neff
-from rota.frontends.options import Options, by_size, refuse
+from rota.frontends.options import Options, by_size, permute, refuse
 from rota.isa.container import GROUP_SOURCE, SINGLE_STREAM_SOURCE, TENSOR_SOURCE
 from rota.isa.dtypes import Dtype, short_name, size_of
 from rota.isa.enums import CCE_OF_ALU, REDUCING, AluOp, EncOp
@@ -26,12 +26,14 @@ from rota.isa.transfers import Sb2Sb, SendRecv
 from rota.isa.words import Stream, Word, check_trigger, decode_stream, encode_word
 from rota.machine.group import parse_groups
 from rota.machine.platform import Platform
-from rota.request import COMPOSED, KIND_NAMES, Groups, Job
+from rota.request import KIND_NAMES, PAIRED, Groups, Job, Pairs
 
 PAIR_COUNT_SOURCE: Final = Source("isa", "8.3", CONVENTION)
 SECOND_SOURCE: Final = Source("isa", "5.3", CONVENTION)
 
-_COMPOSES: Final = f"this version composes {', '.join(KIND_NAMES.values())}"
+PAIRS_SOURCE: Final = Source("isa", "10, permute pairs", CONVENTION)
+
+_NO_GROUP: Final = "it names no group, and this version takes collectives of groups and permutes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +129,27 @@ def _jobs(stream: Stream, context: _Context) -> Iterator[Job]:
 def _draft(word: Word | Pair, context: _Context) -> Job:
     """Return what can be said of a collective before it is looked at."""
     name = KIND_NAMES.get(word.kind, word.kind.name.lower())
+    pairs = _pairs(word.group_id, context) if word.kind in PAIRED else ()
     groups = context.lists[word.group_id if word.group_id < len(context.lists) else 0]
-    return Job(name, short_name(word.dtype), groups, file=context.file, line=word.index + 1)
+    return Job(
+        name, short_name(word.dtype), () if pairs else groups, file=context.file, line=word.index + 1, pairs=pairs
+    )
+
+
+def _pairs(identity: int, context: _Context) -> Pairs:
+    """Return the list of pairs a permute goes by: the one with its group's number. Source: `PAIRS_SOURCE`."""
+    lists = () if context.section is None else context.section.pairs
+    return tuple((source, target) for source, target in lists[identity]) if identity < len(lists) else ()
 
 
 def _word_job(word: Word, context: _Context) -> Job:
     job = _draft(word, context)
     try:
         check_trigger(word)
-        _check_kind(word.kind)
-        _check_group(word.group_id, context)
+        if word.kind not in PAIRED:
+            _check_group(word.group_id, context)
         _check_single_stream(word, context)
-        ranks = _group_size(word.kind, job.groups)
+        ranks = _group_size(word.kind, job)
         reads, writes = tensor_elements(word, ranks)
         asked = _Asked(
             kind=word.kind,
@@ -163,9 +174,9 @@ def _chain_job(chain: Chain, context: _Context) -> Job:
             check_trigger(pair)
             if pair.src1 is not None:
                 raise UnsupportedError("a second source: what it is for is not known", source=SECOND_SOURCE)
-        _check_kind(first.kind)
-        _check_group(first.group_id, context)
-        ranks = _group_size(first.kind, job.groups)
+        if first.kind not in PAIRED:
+            _check_group(first.group_id, context)
+        ranks = _group_size(first.kind, job)
         _check_patterns(chain, ranks)
         in_tensors = first.src0.form is Addr8Form.VARIABLE
         asked = _Asked(
@@ -186,10 +197,10 @@ def _exchange_job(record: SendRecv | Sb2Sb, context: _Context) -> Job:
     """Return the refusal of what moves data between ranks and is no collective of a group."""
     if isinstance(record, SendRecv):
         job = Job(record.kind.name.lower(), "-", (), file=context.file, line=record.index + 1)
-        return refuse(job, UnsupportedError(f"{record.kind.name}: {_COMPOSES}"))
+        return refuse(job, UnsupportedError(f"{record.kind.name}: {_NO_GROUP}"))
     job = Job("sb2sb", short_name(record.in_dtype), (), file=context.file, line=record.index + 1)
     what = describe_opcode(Opcode.SB2SB_COLLECTIVE)
-    return refuse(job, UnsupportedError(f"{what}: cores of one chip exchange without a plan; {_COMPOSES}"))
+    return refuse(job, UnsupportedError(f"{what}: cores of one chip exchange without a plan; {_NO_GROUP}"))
 
 
 def _finish(job: Job, asked: _Asked, context: _Context) -> Job:
@@ -197,15 +208,12 @@ def _finish(job: Job, asked: _Asked, context: _Context) -> Job:
     op = CCE_OF_ALU.get(asked.alu_op) if asked.kind in REDUCING else None
     notes: tuple[str, ...] = ()
     if context.section is not None:
-        _check_ranks(job.groups, context.platform)
+        _check_ranks(job.pairs or job.groups, context.platform)
         notes = _tensor_notes(asked, context.section)
-    requests = by_size(asked.kind, asked.dtype, job.groups, asked.elements, op, context.options)
-    return replace(job, requests=requests, word=asked.word, notes=(*notes, *asked.notes))
-
-
-def _check_kind(kind: EncOp) -> None:
-    if kind not in COMPOSED:
-        raise UnsupportedError(f"{kind.name}: {_COMPOSES}")
+    job = replace(job, word=asked.word, notes=(*notes, *asked.notes))
+    if asked.kind in PAIRED:
+        return permute(job, asked.kind, asked.dtype, asked.elements, op, context.platform, context.options)
+    return replace(job, requests=by_size(asked.kind, asked.dtype, job.groups, asked.elements, op, context.options))
 
 
 def _check_group(group_id: int, context: _Context) -> None:
@@ -231,9 +239,16 @@ def _check_ranks(groups: Groups, platform: Platform) -> None:
         raise UsageError(f"rank {last} in its groups: {platform.name} has ranks 0 to {platform.ranks - 1}")
 
 
-def _group_size(kind: EncOp, groups: Groups) -> int:
-    """Return the ranks of the largest group; where the count depends on it, all groups have equally many."""
-    sizes = {len(group) for group in groups}
+def _group_size(kind: EncOp, job: Job) -> int:
+    """Return the ranks of the largest group; where the count depends on it, all groups have equally many.
+
+    A permute counts nothing by its ranks, but needs its pairs.
+    """
+    if kind in PAIRED:
+        if not job.pairs:
+            raise UnsupportedError(f"{job.kind}: no list of pairs has its number", source=PAIRS_SOURCE)
+        return 1
+    sizes = {len(group) for group in job.groups}
     if kind is EncOp.REDUCE_SCATTER and len(sizes) > 1:
         raise UnsupportedError("reduce_scatter over groups of different sizes: a word has one element count")
     return max(sizes)

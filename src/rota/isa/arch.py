@@ -18,9 +18,11 @@ T = TypeVar("T", int, I64)
 DIE_BIT: Final = 47
 CHIP_SHIFT: Final = 48
 CHIP_VALID_BIT: Final = 54
-MAX_CHIPS: Final = 64
+CHIP_BITS: Final = 6
+CHIP_HIGH_SHIFT: Final = 55
 LOCAL_MASK: Final = (1 << DIE_BIT) - 1
 ROUTING_SOURCE: Final = Source("device", "8.2", HIGH)
+CHIP_HIGH_SOURCE: Final = Source("design", "2 (21), chip field", CONVENTION)
 
 QUEUES: Final = 16
 ENGINES: Final = 16
@@ -48,6 +50,7 @@ class Arch:
         sps_per_core: TOP_SPs (stream processors) a core owns.
         hbm, registers, topsp: base of the window of core or TOP_SP 0; each next one is `1 << shift` further.
         sow: writes can be strongly ordered; without, a data memory barrier orders the signal.
+        chips: chips an address can name; above 64 by two bits more.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Arch:
     topsp: int
     topsp_shift: int
     sow: bool
+    chips: int
     source: Source
 
     @property
@@ -73,6 +77,11 @@ class Arch:
     def sps_per_die(self) -> int:
         """TOP_SPs of a die."""
         return self.cores_per_die * self.sps_per_core
+
+    @property
+    def chip_bits_end(self) -> int:
+        """The first address bit above the chip field; it and all above it are zero."""
+        return CHIP_VALID_BIT + 1 + (self.chips - 1).bit_length() - CHIP_BITS
 
     def memory(self, core: T) -> T:
         """Return the address of the HBM window of a core."""
@@ -93,21 +102,33 @@ class Arch:
 
 
 def route(address: T, chip: T, own_chip: T) -> T:
-    """Return a local address as seen from another chip; the own chip is never spelled out."""
+    """Return a local address as seen from another chip; the own chip is never spelled out.
+
+    Source:
+        device §8.2; the high bits of the chip, `CHIP_HIGH_SOURCE`.
+    """
     other = (chip != own_chip) * 1
-    routed: T = address + other * ((chip << CHIP_SHIFT) + (1 << CHIP_VALID_BIT))
+    low, high = chip % (1 << CHIP_BITS), chip >> CHIP_BITS
+    routed: T = address + other * ((low << CHIP_SHIFT) + (1 << CHIP_VALID_BIT) + (high << CHIP_HIGH_SHIFT))
     return routed
+
+
+def chip_of(address: T) -> T:
+    """Return the chip that a routed address names."""
+    low = address >> CHIP_SHIFT & (1 << CHIP_BITS) - 1
+    chip: T = low + ((address >> CHIP_HIGH_SHIFT) << CHIP_BITS)
+    return chip
 
 
 ARCHES: Final[Mapping[str, Arch]] = {
     arch.name: arch
     for arch in (
-        # name       id    cores die sp  hbm           shift registers     shift top_sp         shift sow
-        Arch("sunda",   0x05, 2, 2, 3, 0x10_0000_0000, 34, 0x60_0000_0000, 28, 0xFFFD0000000, 22, False,
+        # name       id    cores die sp  hbm           shift registers     shift top_sp         shift sow  chips
+        Arch("sunda",   0x05, 2, 2, 3, 0x10_0000_0000, 34, 0x60_0000_0000, 28, 0xFFFD0000000, 22, False, 64,
              Source("design", "2 (19), sunda", CONVENTION)),
-        Arch("cayman",  0x0C, 8, 4, 2, 0x10_0000_0000, 34, 0x60_0000_0000, 28, 0x8280000000, 30, True,
+        Arch("cayman",  0x0C, 8, 4, 2, 0x10_0000_0000, 34, 0x60_0000_0000, 28, 0x8280000000, 30, True, 64,
              Source("device-model", "2, memory map", CONVENTION)),
-        Arch("mariana", 0x14, 8, 4, 2, 0x10_0000_0000, 34, 0x60_0000_0000, 28, 0x8280000000, 30, True,
+        Arch("mariana", 0x14, 8, 4, 2, 0x10_0000_0000, 34, 0x60_0000_0000, 28, 0x8280000000, 30, True, 256,
              Source("device-model", "2, memory map", CONVENTION)),
     )
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """Closed and open walks over chips that visit each chip once: the two cycles of the node, and a search for the rest.
 
-Only chips occur here; which rank stands where on a chip is the business of `rings`.
+Only chips of one node occur here, by global number; which rank stands where on a chip is the business of `rings`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from rota.machine.platform import Platform
+from rota.machine.platform import Platform, Shape
 from rota.machine.topology import is_one_die_turn, neighbours, routing_id
 
 CYCLE_A: Final = (0, 1, 2, 3, 7, 11, 8, 9, 13, 12, 15, 14, 10, 6, 5, 4)
@@ -17,20 +17,29 @@ CYCLE_A: Final = (0, 1, 2, 3, 7, 11, 8, 9, 13, 12, 15, 14, 10, 6, 5, 4)
 lexicographically first whose second cycle is the image of the first under (row, column) -> (-column, -row).
 Source: topology §2, convention."""
 
+SIDE: Final = 4
+"""Rows and columns of the torus that `CYCLE_A` is a cycle of. Source: topology §2, high."""
+
 Passage = Callable[[int, int, int], bool]
 
 
-def node_cycles(platform: Platform) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the two edge-disjoint cycles of the full node, A and B, each from chip 0 to its lower neighbour first.
+def has_node_cycles(platform: Platform) -> bool:
+    """Return whether a node has the two edge-disjoint cycles of the 4x4 torus."""
+    return platform.shape is Shape.CUBE and platform.rows == platform.columns == SIDE
 
-    B is the image of A under (row, column) -> (-column, -row).
+
+def node_cycles(platform: Platform, *, node: int = 0) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the two edge-disjoint cycles of a full node, A and B, each from its chip 0 to its lower neighbour first.
+
+    B is the image of A under (row, column) -> (-column, -row). Chips are global numbers.
 
     Source: topology §2, convention (any pair without a one-die turn would do).
     """
-    assert platform.rows == platform.columns == 4, "the cycles are those of a 4x4 torus"
-    side = platform.columns
-    image = tuple(-(chip % side) % side * side + -(chip // side) % side for chip in CYCLE_A)
-    return CYCLE_A, image if image[1] < image[-1] else (image[0], *image[:0:-1])
+    assert has_node_cycles(platform), "the cycles are those of a 4x4 torus"
+    image = tuple(-(chip % SIDE) % SIDE * SIDE + -(chip // SIDE) % SIDE for chip in CYCLE_A)
+    mirrored = image if image[1] < image[-1] else (image[0], *image[:0:-1])
+    base = platform.chips * node
+    return tuple(base + chip for chip in CYCLE_A), tuple(base + chip for chip in mirrored)
 
 
 def hamiltonian_cycles(platform: Platform, chips: Collection[int]) -> Iterator[tuple[int, ...]]:
@@ -80,8 +89,15 @@ def _masks(platform: Platform, chips: Collection[int]) -> Mapping[int, int]:
 
 
 def _imbalance(platform: Platform, chips: Collection[int]) -> int:
-    """Return the chips of even label less those of odd label; every cable joins one of each, so a walk alternates."""
-    return sum(1 - 2 * (routing_id(platform, chip).bit_count() % 2) for chip in chips)
+    """Return the chips of even colour less those of odd colour; every cable joins one of each, so a walk alternates.
+
+    The colour of a corner of a cube is the parity of its bits, that of a chip in an even ring or a chain its own.
+    """
+    if platform.shape is Shape.CUBE:
+        return sum(1 - 2 * (routing_id(platform, chip).bit_count() % 2) for chip in chips)
+    if platform.shape is Shape.RING and platform.chips % 2:
+        return 0
+    return sum(1 - 2 * (chip % platform.chips % 2) for chip in chips)
 
 
 def _set_of(chips: Collection[int]) -> int:

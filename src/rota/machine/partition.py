@@ -95,10 +95,10 @@ def _members(text: str, *, index: int, ranks: int) -> Iterator[int]:
 
 def _rank(digits: str, *, ranks: int) -> int:
     """Return the rank; the length is looked at first, so that no number of digits costs anything."""
-    short = len(digits.lstrip("0")) <= len(str(ranks))
-    if not short or int(digits) >= ranks:
+    plain = digits.lstrip("0") or "0"
+    if len(plain) > len(str(ranks)) or int(plain) >= ranks:
         raise UsageError(f"groups: rank {_quote(digits)} is not on the machine: expected 0 to {ranks - 1}")
-    return int(digits)
+    return int(plain)
 
 
 def _quote(text: str) -> str:

@@ -1,9 +1,10 @@
 """The accelerator's element arithmetic in numpy, and moving many pieces of one memory at once.
 
 Inputs widen to float32, sources fold in list order, one rounding (nearest, ties to even) at the write. MIN and MAX
-propagate NaN and hold -0 < +0; of two NaNs the first stays; overflow goes to infinity; subnormals are kept. Integers
-take the same way and round to the nearest integer, saturating. This is the slow, clear form; anything faster must give
-the same bits.
+propagate NaN and hold -0 < +0; of two NaNs the first stays; overflow goes to infinity; subnormals are kept. FMA
+multiplies each source with its float32 scale, rounds, and then adds as ADD does; the first product starts the sum, and
+a scale of 1 leaves every bit as it is. Integers take the same way and round to the nearest integer, saturating. This is
+the slow, clear form; anything faster must give the same bits.
 Source: design §2 (2), conventions.
 """
 
@@ -30,26 +31,39 @@ class Combine(Enum):
     ADD = "add"
     MAX = "max"
     MIN = "min"
+    FMA = "fma"
 
 
-def fold(how: Combine, sources: Sequence[Array]) -> Array:
+def fold(how: Combine, sources: Sequence[Array], scales: Sequence[F32] | F32 = ()) -> Array:
     """Return the sources combined in list order, in their dtype, rounded once.
 
     Args:
         sources: arrays of one shape and one dtype, at least one.
+        scales: of FMA: one for each source, of no dimension or of those that broadcast to its shape; 1 without them.
     """
     if how is Combine.COPY:
         return sources[0]
     dtype = sources[0].dtype
     with np.errstate(all="ignore"):
-        total = sources[0].astype(np.float32)
-        for source in sources[1:]:
-            total = _pair(how, total, source.astype(np.float32))
+        wide = (source.astype(np.float32) for source in sources)
+        if how is Combine.FMA and len(scales):
+            wide = (_product(source, scale) for source, scale in zip(wide, scales, strict=True))
+        total = next(wide)
+        for source in wide:
+            total = _pair(how, total, source)
         return _narrow(total, dtype)
 
 
+def _product(value: F32, scale: F32) -> F32:
+    product = value * scale
+    nan = np.isnan(product)
+    if nan.any():  # a NaN keeps its bits; zero times infinity has a sign that depends on the hardware
+        product[nan] = np.where(np.isnan(value), value, np.float32(np.nan))[nan]
+    return product
+
+
 def _pair(how: Combine, left: F32, right: F32) -> F32:
-    if how is Combine.ADD:
+    if how in (Combine.ADD, Combine.FMA):
         value = left + right
     else:
         zero = (left == 0) & (right == 0)
@@ -82,6 +96,7 @@ def move_pieces(
     *,
     how: Combine = Combine.COPY,
     dtype: np.dtype[Any] | None = None,
+    scales: F32 | None = None,
 ) -> None:
     """Move n pieces of one memory, each `size` bytes, all reads before all writes.
 
@@ -90,20 +105,27 @@ def move_pieces(
         targets: shape (n, t): the value of piece i is written to each of its t targets. Targets do not overlap.
         sources: shape (n, k): the k sources of piece i, in fold order.
         dtype: the elements; needed when the pieces are combined.
+        scales: shape (n, k): of the sources of FMA; 1 without them.
     """
     if size < _GATHER_BELOW:
-        _gather(memory, targets, sources, size, how, dtype)
+        _gather(memory, targets, sources, size, how, dtype, scales)
     else:
-        _by_piece(memory, targets, sources, size, how, dtype)
+        _by_piece(memory, targets, sources, size, how, dtype, scales)
 
 
-def _by_piece(memory: U8, targets: I64, sources: I64, size: int, how: Combine, dtype: np.dtype[Any] | None) -> None:
+def _by_piece(
+    memory: U8, targets: I64, sources: I64, size: int, how: Combine, dtype: np.dtype[Any] | None, scales: F32 | None
+) -> None:
     parts = ([memory[at : at + size] for at in piece] for piece in sources.tolist())
     values: Iterable[Array]
     if how is Combine.COPY:
         values = (part[0] for part in parts)
     else:
-        values = (fold(how, [one.view(dtype or np.uint8) for one in part]).view(np.uint8) for part in parts)
+        each = [()] * len(sources) if scales is None else scales
+        values = (
+            fold(how, [one.view(dtype or np.uint8) for one in part], scale).view(np.uint8)
+            for part, scale in zip(parts, each, strict=True)
+        )
     if _reads_what_is_written(targets, sources, size):
         values = [value.copy() if how is Combine.COPY else value for value in values]
     for piece, value in zip(targets.tolist(), values, strict=True):
@@ -119,13 +141,19 @@ def _reads_what_is_written(targets: I64, sources: I64, size: int) -> bool:
     return bool((met > own).any())
 
 
-def _gather(memory: U8, targets: I64, sources: I64, size: int, how: Combine, dtype: np.dtype[Any] | None) -> None:
+def _gather(
+    memory: U8, targets: I64, sources: I64, size: int, how: Combine, dtype: np.dtype[Any] | None, scales: F32 | None
+) -> None:
     word = _widest_word(targets, sources, size, memory.size)
     width = np.dtype(word).itemsize
     view = memory[: memory.size // width * width].view(word)
     step = np.arange(size // width)
     parts = [view[(column // width)[:, None] + step] for column in sources.T]
-    value = parts[0] if how is Combine.COPY else fold(how, [part.view(dtype or word) for part in parts]).view(word)
+    if how is Combine.COPY:
+        value = parts[0]
+    else:
+        columns = () if scales is None else scales.T[:, :, None]
+        value = fold(how, [part.view(dtype or word) for part in parts], columns).view(word)
     for column in targets.T:
         view[(column // width)[:, None] + step] = value
 

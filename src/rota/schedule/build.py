@@ -54,7 +54,7 @@ class Block:
     step: Array | int = 0
     part: Array | int = 0
     op: Op = Op.NONE
-    fence: bool = False
+    fence: Array | bool = False
     event: int = 0
     sources: Sequence[Place] = field(default_factory=tuple)
     targets: Sequence[Place] = field(default_factory=tuple)

@@ -36,7 +36,10 @@ class Op(IntEnum):
 
 
 class Leaf(IntEnum):
-    """The step primitive a row stands for. Source: compose §2.1, high."""
+    """The step primitive a row stands for; those of a mesh stand for one copy, reduction, notify or wait of an event.
+
+    Source: compose §2.1 and §2.2, high; MESH_WAIT, convention.
+    """
 
     SEND = 0
     RECV_REDUCE_SEND = 1
@@ -48,6 +51,18 @@ class Leaf(IntEnum):
     DIRECT_COPY = 7
     POST_SEND = 8
     POST_RECV = 9
+    DIRECT_PULL = 10
+    DIRECT_SEND = 11
+    DIRECT_REDUCE_SEND_KANGARING = 12
+    DIRECT_REDUCE_SEND_PERMUTE = 13
+    RDH_SEND = 14
+    RDH_RECV = 15
+    RDH_REDUCE = 16
+    RDH_COPY = 17
+    MESH_SEND = 18
+    MESH_REDUCE = 19
+    MESH_NOTIFY = 20
+    MESH_WAIT = 21
 
 
 _LEAF_NAMES: Final = {int(leaf): leaf.name.lower() for leaf in Leaf}

@@ -1,6 +1,7 @@
-"""Size windows of the mesh-family variants, as data: a row admits a size when minimum < size <= maximum.
+"""Size windows as data: what a row of a limit table is, and how one admits a size.
 
-Sizes are what SELECT compares: the whole buffer for all-reduce, one rank's shard for all-gather and reduce-scatter.
+Which rows a communicator has is in `subtypes`. Sizes are what SELECT compares: one rank's shard for all-gather and
+reduce-scatter, the whole buffer otherwise.
 """
 
 from __future__ import annotations
@@ -8,75 +9,128 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from rota.facts import CONVENTION, HIGH, Source
+from rota.facts import CONVENTION, Source, Verdict
 from rota.isa.enums import Algorithm, EncOp
-from rota.machine.platform import Family
-from rota.select.settings import CHANNEL_BUFFER
+from rota.request import Staging
+from rota.units import format_size
 
-KIB: Final = 1 << 10
-MIB: Final = 1 << 20
-
-_FULL_MESH: Final = Source("select", "7.3", HIGH)
-_FULL_MESH_OURS: Final = Source("select", "7.3", CONVENTION)
-_PER_DEVICE: Final = Source("select", "7.4", CONVENTION)
-_GATHERING: Final = (EncOp.ALLGATHER, EncOp.REDUCE_SCATTER)
-_ALL: Final = (EncOp.ALLREDUCE, *_GATHERING)
+UNBOUNDED: Final = 1 << 62
+"""The maximum of a row without an upper bound: larger messages go in iterations. Source: select §7.4, convention."""
+BOUNDARY: Final = Source("select", "7.1, admission rule", CONVENTION)
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
-    """One row: which variant takes which sizes of which operations."""
+class Window:
+    """Sizes above `minimum` and up to `maximum`, in bytes; a maximum of 0 offers nothing. Source: `BOUNDARY`."""
 
-    name: str
-    reported: Algorithm
-    kinds: tuple[EncOp, ...]
     minimum: int
     maximum: int
+
+    def admits(self, size: int) -> bool:
+        """Say whether the window holds a size."""
+        return self.minimum < size <= self.maximum
+
+    def __str__(self) -> str:
+        if self.maximum <= self.minimum:
+            return "no size"
+        low = f"above {format_size(self.minimum)}" if self.minimum else ""
+        high = f"up to {format_size(self.maximum)}" if self.maximum < UNBOUNDED else ""
+        return " and ".join(part for part in (low, high) if part) or "any size"
+
+
+NOTHING: Final = Window(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The two windows of one operation in one subtype: for plain operands, and for 2-D ones (`_sbuf`)."""
+
+    op: EncOp
+    plain: Window
+    sbuf: Window
     source: Source
+    words: tuple[str, str] = ("", "")  # the two windows as text
 
-    def admits(self, kind: EncOp, size: int) -> bool:
-        """Say whether the row takes this size."""
-        return kind in self.kinds and self.minimum < size <= self.maximum
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "words", (str(self.plain), str(self.sbuf)))
+
+    def window(self, staging: Staging) -> Window:
+        """Return the window that speaks for operands staged this way. Source: design §2 (4)."""
+        return self.sbuf if staging is Staging.STATIC else self.plain
+
+    def text(self, staging: Staging) -> str:
+        """Return the words of `window(staging)`."""
+        return self.words[staging is Staging.STATIC]
 
 
-def full_mesh_limits(ranks: int) -> tuple[Limit, ...]:
-    """Return the rows of a full mesh on one node, in the order in which they are tried.
+@dataclass(frozen=True, slots=True)
+class Subtype:
+    """One way a mesh communicator can carry operations, with the sizes it takes.
 
-    Source:
-        select §7.3. The bytes each group of the mesh gets are the channel buffer shared by all ranks.
+    Attributes:
+        slot: place among the 20 of the communicator, which is its priority.
+        reported: the algorithm that is reported when this subtype carries an operation.
+        is_rdh: asked by the predicate of recursive doubling and halving alone, all others by that of the mesh.
+        refused: why the builder left the slot empty; such a subtype has no rows.
     """
-    share = CHANNEL_BUFFER // ranks // 32 * 32
-    if ranks == 2:
-        return (
-            Limit("t0", Algorithm.SINGLE_STEP_MESH, (EncOp.ALLREDUCE,), 0, 256 * MIB, _FULL_MESH),
-            Limit("t0", Algorithm.MESH, _GATHERING, 0, 256 * MIB, _FULL_MESH_OURS),
-        )
-    return (
-        Limit("t1", Algorithm.SINGLE_STEP_MESH, (EncOp.ALLREDUCE,), 0, min(32 * KIB, share), _FULL_MESH),
-        Limit("t2", Algorithm.MESH, (EncOp.ALLREDUCE,), 0, min(ranks * share, CHANNEL_BUFFER), _FULL_MESH_OURS),
-        Limit("t2", Algorithm.MESH, (EncOp.REDUCE_SCATTER,), 0, share, _FULL_MESH_OURS),
-        Limit("t2", Algorithm.MESH, (EncOp.ALLGATHER,), 0, MIB, _FULL_MESH_OURS),
-    )
+
+    slot: int
+    name: str
+    reported: Algorithm
+    rows: tuple[Row, ...]
+    is_rdh: bool = False
+    refused: Verdict | None = None
+
+    def row(self, op: EncOp) -> Row | None:
+        """Return the row of an operation; None where the subtype does not do it."""
+        return next((row for row in self.rows if row.op is op), None)
 
 
-def per_device_limits(ranks: int) -> tuple[Limit, ...]:
-    """Return the rows of the per-device mesh of Trn2 on one node, in the order in which they are tried.
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The rows of one operation that one predicate reads, in slot order."""
 
-    Source:
-        select §7.4; the double-buffered half of each rank's share bounds the single step.
-    """
-    single = min(32 * KIB, CHANNEL_BUFFER // ranks // 2)
-    return (
-        Limit("single-step", Algorithm.SINGLE_STEP_MESH, (EncOp.ALLREDUCE,), 0, single, _PER_DEVICE),
-        Limit("mesh pass 0", Algorithm.MESH, (EncOp.ALLREDUCE,), single, 256 * KIB, _PER_DEVICE),
-        Limit("mesh pass 0", Algorithm.MESH, _GATHERING, 0, 256 * KIB, _PER_DEVICE),
-        Limit("mesh pass 1", Algorithm.MESH, _ALL, 256 * KIB, MIB, _PER_DEVICE),
-    )
+    rows: tuple[tuple[Subtype, Row], ...] = ()
+    outside: tuple[str, str] = ("", "")  # from where to where the plain windows and the `_sbuf` ones reach, as text
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "outside", (self._reach(Staging.DEVICE), self._reach(Staging.STATIC)))
+
+    def _reach(self, staging: Staging) -> str:
+        windows = [row.window(staging) for _, row in self.rows]
+        offered = [window for window in windows if window.maximum > window.minimum]
+        if not offered:
+            return ""
+        low, high = min(window.minimum for window in offered), max(window.maximum for window in offered)
+        return f"above {format_size(low)} and up to {format_size(high)}"
+
+    def carrier(self, staging: Staging, size: int) -> tuple[Subtype, Row] | None:
+        """Return the first subtype in slot order that takes a size. Source: select §7.1, convention."""
+        static = staging is Staging.STATIC
+        for found in self.rows:
+            window = found[1].sbuf if static else found[1].plain
+            if window.minimum < size <= window.maximum:
+                return found
+        return None
+
+    def reads(self, staging: Staging, size: int) -> tuple[LimitRead, ...]:
+        """Return every row as it is compared with a size."""
+        return tuple(LimitRead(subtype, row, staging, size) for subtype, row in self.rows)
 
 
-def mesh_limits(family: Family, ranks: int) -> tuple[Limit, ...]:
-    """Return the mesh rows of an instance family."""
-    return full_mesh_limits(ranks) if family in (Family.TRN1, Family.TRN1N) else per_device_limits(ranks)
+NO_ROWS: Final = Table()
 
 
-RDH_LIMIT: Final = Limit("rdh", Algorithm.INTRA_RDH, _ALL, MIB, 56 * MIB, _PER_DEVICE)
+@dataclass(frozen=True, slots=True)
+class LimitRead:
+    """One row that was compared with a size."""
+
+    subtype: Subtype
+    row: Row
+    staging: Staging
+    size: int
+
+    @property
+    def admits(self) -> bool:
+        """Whether the row takes the size."""
+        return self.row.window(self.staging).admits(self.size)

@@ -8,7 +8,6 @@ queues beside it; queues that use a resource at different times are timed too sl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
@@ -16,12 +15,12 @@ from typing import Final
 
 import numpy as np
 
-from rota.columns import I64, Bool, freeze_columns, owners
+from rota.columns import I64, Bool, freeze_columns, owners, pointers, ranges
 from rota.errors import UsageError
 from rota.facts import CONVENTION, MEDIUM, Source
-from rota.machine.group import Wiring
 from rota.machine.platform import Platform
-from rota.machine.topology import ON_CHIP
+from rota.machine.routes import CLASSES, Routes, routes, through_gateway
+from rota.machine.topology import LINK_PARAMETER, LinkClass
 from rota.request import Request
 from rota.schedule.ir import Op, Places, Schedule
 from rota.units import PICOSECONDS_PER_SECOND, transfer_ps
@@ -95,40 +94,31 @@ def uniform_costs(schedule: Schedule, *, rate: int, hop_ps: int) -> Costs:
     return Costs(occupancy_ps=occupancy, latency_ps=sends * np.int64(hop_ps))
 
 
-def platform_costs(schedule: Schedule, request: Request, platform: Platform, wirings: Sequence[Wiring]) -> Costs:
+def platform_costs(schedule: Schedule, request: Request, platform: Platform) -> Costs:
     """Return costs on a machine: `share` of what `ask` returns for the same arguments."""
-    return share(ask(schedule, request, platform, wirings))
+    return share(ask(schedule, request, platform))
 
 
-def ask(schedule: Schedule, request: Request, platform: Platform, wirings: Sequence[Wiring]) -> Load:
+def ask(schedule: Schedule, request: Request, platform: Platform) -> Load:
     """Return what a schedule asks of a machine.
 
     Every source read and every target written touches the HBM of its rank. The DMA engines of the issuing rank carry
-    what is read or what is written, whichever is more, and a reduction at least `CCE_SLOWDOWN` times its result. A hop
-    has the latency of a cable, plus that of a hop on the chip if it takes a gateway; a row that stays on its rank has
-    none.
-
-    Args:
-        wirings: the rings of each group of the request; channel c of a wiring carries queue c.
+    what is read or what is written, whichever is more, and a reduction at least `CCE_SLOWDOWN` times its result. Bytes
+    that leave a rank use the links of `machine.routes`; a row has the latency of its longest transfer, that is of its
+    links, plus that of a hop on the chip if it takes a gateway or no link; a row that stays on its rank has none.
 
     Source:
         platforms §7 for the three terms and the latency.
     """
     rows, member = schedule.rows, np.array(request.members, np.int64)
+    assert member.size == schedule.ranks, "the schedule is of another request"
     rank, queue = rows.rank.astype(np.int64), rows.queue.astype(np.int64)
-    hops = _Hops.of(request, platform, wirings)
-    sends = _sends(schedule, hops)
-    cable = hops.cable[queue[sends], rank[sends]]
-    by_cable = sends[cable != ON_CHIP]
+    links, latency = _routed(schedule, member, platform)
     moving, moved = _moves(schedule)
     touching, touched, size = _touches(schedule)
-    on_chip = platform.parameter("onchip_hop_latency_ps")
-    gateway = hops.gateway[queue[sends], rank[sends]]
-    latency = np.zeros(len(schedule), np.int64)
-    latency[sends] = np.where(cable == ON_CHIP, on_chip, platform.parameter("hop_latency_ps") + on_chip * gateway)
     return Load(
         demands=(
-            Demand("cable", _cable_rate(platform), by_cable, cable[cable != ON_CHIP], rows.size[by_cable]),
+            *links,
             Demand("hbm", Fraction(platform.parameter("hbm_bytes_per_second")), touching, member[touched], size),
             Demand("dma", _dma_rate(platform), moving, member[rank[moving]], moved),
         ),
@@ -158,44 +148,77 @@ def busiest_ps(demand: Demand) -> int:
     return int(int(total.max(initial=0)) * PICOSECONDS_PER_SECOND / demand.rate)
 
 
-# --- hops -------------------------------------------------------------------------------------------------------------
+# --- transfers --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Hops:
-    """Where each queue of each rank leads; shape (channels, ranks of the schedule), -1 where there is no channel."""
+class _Transfers:
+    """What leaves a rank or comes to it: one entry for each place of a row on another rank than the issuer."""
 
-    to: I64  # rank of the schedule
-    cable: I64
-    gateway: Bool
-
-    @staticmethod
-    def of(request: Request, platform: Platform, wirings: Sequence[Wiring]) -> _Hops:
-        members = request.members
-        position = np.full(platform.ranks, -1, np.int64)
-        position[list(members)] = np.arange(len(members))
-        shape = (max((len(wiring.channels) for wiring in wirings), default=0), len(members))
-        hops = _Hops(np.full(shape, -1, np.int64), np.full(shape, ON_CHIP, np.int64), np.zeros(shape, np.bool_))
-        for wiring in wirings:
-            for index, channel in enumerate(wiring.channels):
-                ring = position[list(channel.order)]
-                hops.to[index, ring] = np.roll(ring, -1)
-                hops.cable[index, ring] = channel.cables
-                hops.gateway[index, ring] = channel.gateway
-        return hops
+    row: I64
+    source: I64  # rank of the schedule
+    target: I64
 
 
-def _sends(schedule: Schedule, hops: _Hops) -> I64:
-    """Return the rows that write to another rank, having checked that each goes where its channel leads."""
-    targets = schedule.targets
-    owner = owners(targets.ptr)
-    rank, queue = schedule.rows.rank[owner].astype(np.int64), schedule.rows.queue[owner].astype(np.int64)
-    away = np.flatnonzero(targets.rank != rank)
-    assert hops.to.shape[1] == schedule.ranks, "the schedule is of another request"
-    assert not _leaves(schedule, schedule.sources).any(), "a row of a ring reads its own rank only"
-    assert not away.size or int(queue[away].max()) < hops.to.shape[0], "a queue has no channel"
-    assert np.array_equal(hops.to[queue[away], rank[away]], targets.rank[away]), "a row leaves the ring of its channel"
-    return np.unique(owner[away])
+def _transfers(schedule: Schedule) -> _Transfers:
+    """Return what rows write to other ranks, and what they read from them."""
+    issuer = schedule.rows.rank.astype(np.int64)
+    parts = []
+    for places, pulls in ((schedule.targets, False), (schedule.sources, True)):
+        row = owners(places.ptr)
+        other, own = places.rank.astype(np.int64), issuer[row]
+        away = other != own
+        ends = (other[away], own[away]) if pulls else (own[away], other[away])
+        parts.append((row[away], *ends))
+    return _Transfers(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _routed(schedule: Schedule, member: I64, platform: Platform) -> tuple[list[Demand], I64]:
+    """Return what rows ask of each class of links, and the latency of each row.
+
+    Args:
+        member: machine rank of each rank of the schedule.
+    """
+    moved = _transfers(schedule)
+    pairs, of = np.unique(moved.source * schedule.ranks + moved.target, return_inverse=True)
+    source, target = (member[each] for each in np.divmod(pairs, schedule.ranks))
+    links = routes(platform, source, target)
+    order = np.argsort(links.transfer, kind="stable")
+    ptr = pointers(np.bincount(links.transfer, minlength=pairs.size))
+    count = np.diff(ptr)[of]
+    entry = order[ranges(ptr[of], count)]
+    row = np.repeat(moved.row, count)
+    demands = [
+        _demand(schedule, platform, kind, row[mine], links.port[entry[mine]])
+        for at, kind in enumerate(CLASSES)
+        if (mine := links.kind[entry] == at).any()
+    ]
+    latency = np.zeros(len(schedule), np.int64)
+    np.maximum.at(latency, moved.row, _latency(platform, links, source, target)[of])
+    return demands, latency
+
+
+def _demand(schedule: Schedule, platform: Platform, kind: LinkClass, row: I64, port: I64) -> Demand:
+    """Return one class's demand: all that a row sends through one port is one entry."""
+    _, resource = np.unique(port, return_inverse=True)
+    ports = int(resource.max()) + 1
+    key, times = np.unique(row * ports + resource, return_counts=True)
+    row, resource = np.divmod(key, ports)
+    return Demand(kind.name.lower(), _link_rate(platform, kind), row, resource, schedule.rows.size[row] * times)
+
+
+def _latency(platform: Platform, links: Routes, source: I64, target: I64) -> I64:
+    """Return the latency of each transfer: its links, and a hop on the chip where it takes none or a gateway."""
+    hop = np.zeros(len(CLASSES), np.int64)
+    for kind in np.unique(links.kind).tolist():
+        name = "network_hop_latency_ps" if CLASSES[kind] is LinkClass.NETWORK else "hop_latency_ps"
+        hop[kind] = platform.parameter(name)
+    latency = np.zeros(source.size, np.int64)
+    np.add.at(latency, links.transfer, hop[links.kind])
+    on_chip = np.bincount(links.transfer, minlength=source.size) == 0
+    step = platform.parameter("onchip_hop_latency_ps")
+    latency += step * (on_chip | through_gateway(platform, source, target))
+    return latency
 
 
 def _leaves(schedule: Schedule, places: Places) -> Bool:
@@ -230,10 +253,18 @@ def _moves(schedule: Schedule) -> tuple[I64, I64]:
 
 # --- rates and shares -------------------------------------------------------------------------------------------------
 
+_EFFICIENCY: Final = {
+    LinkClass.CABLE: "link_efficiency_permille",
+    LinkClass.NETWORK: "network_efficiency_permille",
+}
+"""Class of a link -> the parameter that says what share of its rate is achieved; the others achieve all of it."""
 
-def _cable_rate(platform: Platform) -> Fraction:
-    nominal = platform.parameter("link_bytes_per_second")
-    return Fraction(nominal * platform.parameter("link_efficiency_permille"), _PERMILLE)
+
+def _link_rate(platform: Platform, kind: LinkClass) -> Fraction:
+    nominal = platform.parameter(LINK_PARAMETER[kind])
+    efficiency = _EFFICIENCY.get(kind, "")
+    share = platform.parameter(efficiency) if efficiency in platform.parameters else _PERMILLE
+    return Fraction(nominal * share, _PERMILLE)
 
 
 def _dma_rate(platform: Platform) -> Fraction:

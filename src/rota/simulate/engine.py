@@ -11,7 +11,6 @@ same arguments and says so in the certificate. Source: schedule §2 for the orde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,7 +18,6 @@ import numpy as np
 
 from rota.columns import I64, Bool, freeze, pointers, ranges
 from rota.errors import UsageError
-from rota.machine.group import Wiring
 from rota.machine.platform import Platform
 from rota.request import Request
 from rota.schedule.counters import releases
@@ -81,13 +79,9 @@ def simulate(schedule: Schedule, costs: Costs) -> Timing:
     return evaluate(dependencies(schedule), costs)
 
 
-def predict(schedule: Schedule, request: Request, platform: Platform, wirings: Sequence[Wiring]) -> Timing:
-    """Return the timing of a schedule on a machine, having checked that it is not under the lower bound.
-
-    Args:
-        wirings: the rings of each group of the request, which the schedule was composed for.
-    """
-    load = ask(schedule, request, platform, wirings)
+def predict(schedule: Schedule, request: Request, platform: Platform) -> Timing:
+    """Return the timing of a schedule on a machine, having checked that it is not under the lower bound."""
+    load = ask(schedule, request, platform)
     order = dependencies(schedule)
     timing = evaluate(order, share(load))
     bound = _bound_ps(load, order)
@@ -95,12 +89,12 @@ def predict(schedule: Schedule, request: Request, platform: Platform, wirings: S
     return timing
 
 
-def lower_bound_ps(schedule: Schedule, request: Request, platform: Platform, wirings: Sequence[Wiring]) -> int:
+def lower_bound_ps(schedule: Schedule, request: Request, platform: Platform) -> int:
     """Return a time that no run of the schedule on the machine can be under.
 
     It is the most that a directed cable, the HBM of a rank, its DMA engines or the chain of latencies alone would take.
     """
-    return _bound_ps(ask(schedule, request, platform, wirings), dependencies(schedule))
+    return _bound_ps(ask(schedule, request, platform), dependencies(schedule))
 
 
 def _bound_ps(load: Load, order: Dependencies) -> int:

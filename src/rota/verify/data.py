@@ -1,9 +1,14 @@
 """The data proof: a schedule leaves in every output byte each contribution it should, exactly once, from its own place.
 
-The value of an atom is symbolic: where in which group's data it comes from (origin), and which members' contributions
-are in it (a mask of as many bits as the group has ranks). A disjoint union of masks counts every contribution once, so
-nothing is hashed and the proof is exact, for the stored order of the rows. That other orders give the same is not
-proved here. Memory is rows x ranks / 8 bytes and about 100 bytes an access. Source: schedule §6.
+The value of an atom is symbolic: where in which group's data it comes from (origin), and whose contributions are in it
+(a mask of as many bits as a group has contributors; `meaning` says what they are, and what an output must hold). A
+disjoint union of masks counts every contribution once, so nothing is hashed and the proof is exact, for the stored
+order of the rows. That other orders give the same is not proved here. Memory is rows x ranks / 8 bytes and about 100
+bytes an access. Source: schedule §6.
+
+Scales of an fma: a row with op FMA scales what it reads from an input that no row has written before, with the scale of
+the rank whose memory it is; nothing else is scaled. What a row wrote to an input must not be read by such a row.
+Source: design §2 (27).
 """
 
 from __future__ import annotations
@@ -16,15 +21,13 @@ import numpy as np
 
 from rota.columns import I64, U64, Bool, owners
 from rota.errors import VerifyError
-from rota.isa.enums import EncOp
-from rota.request import KIND_NAMES, Request
+from rota.request import KIND_NAMES, TWO_OPERANDS, Request
 from rota.schedule.ir import Op, Schedule
 from rota.verify.atoms import Flow, levels, trace
+from rota.verify.meaning import NOTHING, Meaning
 
 _FINDINGS: Final = 8
 _SLICE_BYTES: Final = 1 << 23
-_NOTHING: Final = -1
-"""The origin of bytes that nobody wrote, or that were mixed."""
 
 
 def verify_data(schedule: Schedule, request: Request) -> None:
@@ -42,9 +45,10 @@ def find_data(schedule: Schedule, request: Request) -> list[str]:
     """Return what is wrong with the data of a schedule, at most eight findings of each kind; none means proved.
 
     Kinds: the schedule is for other ranks or sizes; a row combines with another operation; a row overwrites the input
-    of a collective that is not in place; a row reads bytes that hold nothing, adds a contribution twice, or combines
-    bytes of different places or groups; an output lacks a contribution, has one it should not have, comes from a wrong
-    place, or is never written. What follows from bytes already found wrong is not found again.
+    of a collective that is not in place; a row reads bytes that hold nothing, adds a contribution twice, scales what
+    was written before, or combines bytes of different places or groups; an output lacks a contribution, has one it
+    should not have or has it unscaled, comes from a wrong place, is never written, or is written where nothing is
+    asked. What follows from bytes already found wrong is not found again.
     """
     findings = list(_misfits(schedule, request))
     if findings:
@@ -79,11 +83,15 @@ def _placed(in_place: bool) -> str:
 
 
 def _operations(schedule: Schedule, request: Request) -> Iterator[str]:
-    """A row that combines does so with the operation of the request. FMA scales even a single source."""
+    """A row that combines does so with the operation of the request. FMA scales even a single source.
+
+    An fma may add what needs no scale: to add a raw contribution leaves it unscaled, which the outputs show.
+    """
     asked = Op.NONE if request.op is None else Op[request.op.name]
     several = np.diff(schedule.sources.ptr) > 1
     op = schedule.rows.op
-    for row in np.flatnonzero((several | (op == Op.FMA)) & (op != asked)):
+    wrong = op != asked if asked is not Op.FMA else (op != Op.ADD) & (op != Op.FMA)
+    for row in np.flatnonzero((several | (op == Op.FMA)) & wrong):
         yield f"{schedule.name(int(row))} has the wrong operation {Op(int(op[row])).name}, expected {asked.name}"
 
 
@@ -98,11 +106,11 @@ def _overwritten(schedule: Schedule) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Values:
-    """Symbolic values. Rows of `mask`: every unit, then the contribution of each member alone, then nothing, then all.
+    """Symbolic values. Rows of `mask`: every unit, then those of the meaning.
 
     Attributes:
-        mask: shape (units + members + 2, words).
-        origin: of every unit, then of every read of an input no row wrote before, then nothing; group x input + offset.
+        mask: shape (units + masks of the meaning, words).
+        origin: of every unit, then of every read of an input no row wrote before, then nothing: places of the meaning.
         doubled, mixed: units that add a contribution twice; that combine different origins.
     """
 
@@ -117,21 +125,31 @@ class _Proof:
 
     def __init__(self, schedule: Schedule, request: Request, flow: Flow) -> None:
         self.schedule, self.request, self.flow = schedule, request, flow
-        units, members = flow.row.size, request.ranks
+        self.meaning = meaning = Meaning(request)
+        units = flow.row.size
         local = flow.atom % max(flow.atoms.count, 1)
         inputs = flow.atoms.span(schedule.input, request.input_size)
-        initial = (flow.producer < 0) & (local >= inputs.start) & (local < inputs.stop)
-        rank = flow.atom[initial] // max(flow.atoms.count, 1)
+        inside = (local >= inputs.start) & (local < inputs.stop)
+        initial = (flow.producer < 0) & inside
         self.unset = (flow.producer < 0) & ~initial
+        self.rescaled = np.zeros(0, np.int64)
+        scaled: Bool | None = None
+        if meaning.scaled:
+            entry_scaled = inside & (schedule.rows.op[flow.row] == Op.FMA)[owners(flow.ptr)]
+            self.rescaled, scaled = np.flatnonzero(entry_scaled & (flow.producer >= 0)), entry_scaled[initial]
+        rank = flow.atom[initial] // max(flow.atoms.count, 1)
         offset = flow.atoms.start[local[initial]] - flow.atoms.base[schedule.input]
-        born = rank // members * request.input_size + offset
-        self.mask_at = np.where(self.unset, units + members, flow.producer)
-        self.mask_at[initial] = units + rank % members
+        contributor, born = meaning.contribution(rank, offset, scaled)
+        self.nobody = units + meaning.contributors
+        self.mask_at = np.where(self.unset, self.nobody, flow.producer)
+        self.mask_at[initial] = units + contributor
         self.origin_at = np.where(self.unset, units + born.size, flow.producer)
         self.origin_at[initial] = units + np.arange(born.size)
+        self.mask_at[self.rescaled], self.origin_at[self.rescaled] = self.nobody, units + born.size
+        words = meaning.masks.shape[1]
         self.values = _Values(
-            mask=np.concatenate((np.zeros((units, _words(members)), np.uint64), _single_masks(members))),
-            origin=np.concatenate((np.zeros(units, np.int64), born, [_NOTHING])),
+            mask=np.concatenate((np.zeros((units, words), np.uint64), meaning.masks)),
+            origin=np.concatenate((np.zeros(units, np.int64), born, [NOTHING])),
             doubled=np.zeros(units, np.bool_),
             mixed=np.zeros(units, np.bool_),
         )
@@ -155,20 +173,24 @@ class _Proof:
             values.doubled[level.start + more] |= (mask[more] & added).any(axis=1) & known & same
             values.mixed[level.start + more] |= known & ~same
             mask[more] |= added
-            origin[more] = np.where(same, other, _NOTHING)
+            origin[more] = np.where(same, other, NOTHING)
         values.mask[level] = mask
         values.origin[level] = origin
 
     def reads(self) -> Iterator[str]:
         """Yield the findings at the rows that read, in stored order."""
-        unset = np.zeros(self.flow.row.size, np.bool_)
+        unset, rescaled = np.zeros((2, self.flow.row.size), np.bool_)
         unset[owners(self.flow.ptr)[self.unset]] = True
-        bad = np.flatnonzero(unset | self.values.doubled | self.values.mixed)
+        rescaled[np.searchsorted(self.flow.ptr, self.rescaled, side="right") - 1] = True
+        bad = np.flatnonzero(unset | rescaled | self.values.doubled | self.values.mixed)
         for unit in bad[np.unique(self.flow.row[bad], return_index=True)[1]].tolist():  # the first piece of each row
             entries = range(int(self.flow.ptr[unit]), int(self.flow.ptr[unit + 1]))
             if unset[unit]:
                 missing = " and ".join(self._place(entry) for entry in entries if self.unset[entry])
                 yield f"{self._name(unit)} reads {missing}, which no earlier row writes"
+            elif rescaled[unit]:
+                twice = " and ".join(self._place(entry) for entry in entries if entry in self.rescaled)
+                yield f"{self._name(unit)} scales {twice}, which an earlier row writes; only an own input is, once"
             elif self.values.mixed[unit]:
                 parts = [f"{self._place(e)} ({self._origin(self._entry_origin(e))})" for e in entries]
                 yield f"{self._name(unit)} combines a wrong chunk: {' with '.join(parts)}"
@@ -180,7 +202,7 @@ class _Proof:
         for entry in entries:
             mask = self.values.mask[self.mask_at[entry]]
             twice, seen = twice | (seen & mask), seen | mask
-        group, offset = divmod(self._entry_origin(entries[0]), self.request.input_size)
+        group, offset = divmod(self._entry_origin(entries[0]), self.meaning.span)
         return (
             f"{self._name(unit)} has {self._contributions(group, twice)} at offset {offset} doubled: it reads "
             f"{' and '.join(self._place(entry) for entry in entries)}"
@@ -196,7 +218,7 @@ class _Proof:
         rank = wrong[:, atom].argmax(axis=0)
         held, wanted = self._held(rank, atom), self._wanted(rank, atom)
         starts = self._runs(rank, atom, held, wanted)
-        ends = np.append(self._offsets, self.request.output_size)[1:]
+        ends = self._ends
         name = self.schedule.buffers[self.schedule.output].name
         for at, last in zip(starts.tolist(), np.append(starts, atom.size)[1:].tolist(), strict=True):
             first, others = int(self._offsets[atom[at]]), int(wrong[:, atom[at]].sum()) - 1
@@ -205,12 +227,13 @@ class _Proof:
             fault = self._fault(int(rank[at]), int(atom[at]), held, wanted, at)
             yield f"rank {rank[at]} {name}+{first} ({size} byte{'s' * (size > 1)}{also}) {fault}"
 
-    def _runs(self, rank: I64, atom: I64, held: tuple[I64, I64], wanted: tuple[I64, I64]) -> I64:
+    def _runs(self, rank: I64, atom: I64, held: tuple[I64, I64], wanted: tuple[I64, ...]) -> I64:
         """Return where a run of neighbouring atoms begins that one row left in the same state."""
         row = np.append(self.flow.row, -1)[self.flow.final[rank, atom]]
         fresh = np.ones(atom.size, np.bool_)
         fresh[1:] = np.diff(atom) > 1
-        for column in (rank, row, held[1] - wanted[1], wanted[0], *self.values.mask[held[0]].T):
+        came = np.where(wanted[1] == NOTHING, NOTHING, held[1] - wanted[1])
+        for column in (rank, row, came, wanted[0], self._ends[atom] > wanted[2], *self.values.mask[held[0]].T):
             fresh[1:] |= column[1:] != column[:-1]
         return np.flatnonzero(fresh)
 
@@ -223,36 +246,29 @@ class _Proof:
         for first in range(0, final.shape[0], rows):
             rank = np.arange(first, min(first + rows, final.shape[0]))[:, None]
             mask_at, origin = self._held(rank, atom)
-            want_mask_at, want_origin = self._wanted(rank, atom)
-            same = (values.mask[mask_at] == values.mask[want_mask_at]).all(axis=-1) & (origin == want_origin)
-            wrong[first : first + rows] = ~same & ~((final[first : first + rows] >= 0) & (origin == _NOTHING))
+            row, place, end = self.meaning.wanted(rank, self._offsets[atom])
+            same = (values.mask[mask_at] == self.meaning.masks[row]).all(axis=-1) & (origin == place)
+            same &= self._ends[atom] <= end
+            wrong[first : first + rows] = ~same & ~((final[first : first + rows] >= 0) & (origin == NOTHING))
         return wrong
 
     def _held(self, rank: I64, atom: I64) -> tuple[I64, I64]:
         """Return where the final mask of these atoms of these ranks' outputs stands, and their origin."""
-        final, request = self.flow.final[rank, atom], self.request
-        mask_at, origin = np.full_like(rank, self.flow.row.size + request.ranks), np.full_like(rank, _NOTHING)
+        final = self.flow.final[rank, atom]
+        mask_at, origin = np.full_like(rank, self.nobody), np.full_like(rank, NOTHING)
         if self.schedule.in_place:  # what nobody wrote is the rank's own input
-            mask_at = self.flow.row.size + rank % request.ranks
-            origin = rank // request.ranks * request.input_size + self._offsets[atom]
+            contributor, origin = self.meaning.contribution(rank, self._offsets[atom])
+            mask_at = self.flow.row.size + contributor
         return np.where(final >= 0, final, mask_at), np.where(final >= 0, self.values.origin[final], origin)
 
-    def _wanted(self, rank: I64, atom: I64) -> tuple[I64, I64]:
-        """Return the same, as the collective defines it.
+    def _wanted(self, rank: I64, atom: I64) -> tuple[I64, I64, I64]:
+        """Return which mask these atoms must have, their origin, and where something else is wanted.
 
-        The first byte of an atom stands for all: no atom comes from beyond the end of an input, so one that begins in
-        the right place of a shard does not reach into the next.
+        The first byte of an atom stands for all: it comes from one run of bytes with one mask, and what is wanted of an
+        output changes where such a run cannot go on. So an atom that reaches beyond that end is wrong.
         """
-        request, offset, home = self.request, self._offsets[atom], rank // self.request.ranks * self.request.input_size
-        everyone = np.full_like(rank, self.flow.row.size + request.ranks + 1)
-        match request.kind:
-            case EncOp.ALLGATHER:
-                source, offset = np.divmod(offset, request.share)
-                return self.flow.row.size + source + 0 * rank, home + offset
-            case EncOp.REDUCE_SCATTER:
-                return everyone, home + rank % request.ranks * request.share + offset
-            case _:
-                return everyone, home + offset
+        row, place, end, _ = np.broadcast_arrays(*self.meaning.wanted(rank, self._offsets[atom]), rank)
+        return self.flow.row.size + row, place, end
 
     @property
     def _offsets(self) -> I64:
@@ -261,23 +277,37 @@ class _Proof:
         offsets: I64 = atoms.start[atoms.span(output, self.request.output_size)] - atoms.base[output]
         return offsets
 
-    def _fault(self, rank: int, atom: int, held: tuple[I64, I64], wanted: tuple[I64, I64], at: int) -> str:
+    @property
+    def _ends(self) -> I64:
+        """Offset in the output behind each of its atoms."""
+        return np.append(self._offsets, self.request.output_size)[1:]
+
+    def _fault(self, rank: int, atom: int, held: tuple[I64, I64], wanted: tuple[I64, ...], at: int) -> str:
         """Say what is wrong with one atom of an output, and which row did it."""
         unit = int(self.flow.final[rank, atom])
         got, want = self.values.mask[held[0][at]], self.values.mask[wanted[0][at]]
-        came, home = int(held[1][at]), int(wanted[1][at])
-        group, offset = divmod(home, self.request.input_size)
+        came, home, end = int(held[1][at]), int(wanted[1][at]), int(wanted[2][at])
+        group, offset = divmod(home, self.meaning.span)
         if unit < 0:
             return f"is never written; {self._last_writer(rank)}"
+        last = f"written last by {self._name(unit)}"
+        if home == NOTHING:
+            return f"is written where nothing is asked: {last}"
         if came != home:
-            return f"comes from {self._origin(came)}, not {self._origin(home)}: written last by {self._name(unit)}"
-        lost, extra = want & ~got, got & ~want
-        if not lost.any():
-            return f"has {self._contributions(group, extra)} too much: written last by {self._name(unit)}"
-        return (
-            f"lost {self._contributions(group, lost)} at offset {offset}: {self._lost_in(unit, group, lost)}"
-            f"written last by {self._name(unit)}"
-        )
+            return f"comes from {self._origin(came)}, not {self._origin(home)}: {last}"
+        lost, extra, raw = want & ~got, got & ~want, self._unscaled(got)
+        if raw.any():
+            return f"has {self._contributions(group, raw)} unscaled at offset {offset}: {last}"
+        if lost.any():
+            missing = self._contributions(group, lost)
+            return f"lost {missing} at offset {offset}: {self._lost_in(unit, group, lost)}{last}"
+        past = f"goes on in {self._origin(came)} beyond output offset {end}, where another place begins"
+        return f"{f'has {self._contributions(group, extra)} too much' if extra.any() else past}: {last}"
+
+    def _unscaled(self, mask: U64) -> U64:
+        """Return those contributors of a mask that must be scaled and are not."""
+        every = np.bitwise_or.reduce(self.meaning.masks[: self.meaning.scaled], axis=0)
+        return mask & np.asarray(every, np.uint64)
 
     def _last_writer(self, rank: int) -> str:
         units = self.flow.final[rank]
@@ -294,7 +324,7 @@ class _Proof:
         values, row = self.values, self.flow.row
         bit = np.uint64(1) << np.uint64(member % 64)
         carries = (values.mask[: row.size, member // 64] & bit) > 0
-        earliest = {group * self.request.ranks + member: -1}
+        earliest = {group * self.request.ranks + member % self.request.ranks: -1}
         for carrier in np.flatnonzero(carries & (values.origin[: row.size] == values.origin[unit])):
             for rank in self._target_ranks(int(row[carrier])):
                 earliest.setdefault(rank, int(carrier))
@@ -334,11 +364,17 @@ class _Proof:
     def _origin(self, origin: int) -> str:
         if origin < 0:
             return "nothing"
-        group, offset = divmod(origin, self.request.input_size)
+        group, offset = divmod(origin, self.meaning.span)
         return f"offset {offset}" + (f" of group {group}" if len(self.request.groups) > 1 else "")
 
     def _contributions(self, group: int, mask: U64) -> str:
-        ranks = [group * self.request.ranks + member for member in _members(mask)]
+        of = [divmod(contributor, self.request.ranks) for contributor in _members(mask)]
+        ranks = [group * self.request.ranks + member for _, member in of]
+        if self.request.kind in TWO_OPERANDS:
+            parts = [
+                f"rank {rank}'s {'input1' if second else 'input'}" for rank, (second, _) in zip(ranks, of, strict=True)
+            ]
+            return f"{' and '.join(parts[:4])}{' and more' * (len(parts) > 4)}"
         if len(ranks) == 1:
             return f"rank {ranks[0]}'s contribution"
         return f"the contributions of ranks {', '.join(map(str, ranks[:4]))}{' and more' * (len(ranks) > 4)}"
@@ -348,16 +384,3 @@ def _members(mask: U64) -> list[int]:
     """Return the members whose bits are set."""
     bits = np.unpackbits(mask.astype("<u8").view(np.uint8), bitorder="little")
     return [int(member) for member in np.flatnonzero(bits)]
-
-
-def _words(members: int) -> int:
-    return -(-members // 64)
-
-
-def _single_masks(members: int) -> U64:
-    """Return the masks of each member alone, of nobody, and of all."""
-    out = np.zeros((members + 2, _words(members)), np.uint64)
-    member = np.arange(members)
-    out[member, member // 64] = np.uint64(1) << (member % 64).astype(np.uint64)
-    out[-1] = np.bitwise_or.reduce(out, axis=0)
-    return out

@@ -247,8 +247,8 @@ def test_orders_that_are_no_rings(orders: Any, sentence: str) -> None:
     ("arguments", "error", "sentence"),
     [
         ({"kind": EncOp.BROADCAST}, UsageError, "BROADCAST: a ring does all_reduce, all_gather, reduce_scatter"),
-        ({"op": None}, UsageError, "all_reduce needs a reduction: one of ADD, MAX, MIN"),
-        ({"op": CceType.FMA}, UsageError, "all_reduce needs a reduction: one of ADD, MAX, MIN"),
+        ({"op": None}, UsageError, "all_reduce needs a reduction: one of ADD, FMA, MAX, MIN"),
+        ({"op": CceType.EXT}, UsageError, "all_reduce needs a reduction: one of ADD, FMA, MAX, MIN"),
         ({"kind": AG, "op": CceType.ADD}, UsageError, "all_gather does not reduce"),
         ({"kind": AG, "in_place": True}, UsageError, "all_gather cannot be in place"),
         ({"kind": RS, "in_place": True}, UsageError, "reduce_scatter cannot be in place"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,8 +26,12 @@ DTYPES = [np.dtype(name) for name in ("<f4", "<f2", "<i4", ml_dtypes.bfloat16, m
 HEAD = "schedule 1\nranks 2\nbuffer input 8 user\nbuffer output 8 user\nbuffer scratch 8\ninput input\noutput output\n"
 
 
-def slow_execute(schedule: Schedule, inputs: Array) -> Array:
-    """Run the rows one by one in stored order, element by element in float32, on a dictionary of buffers."""
+def slow_execute(schedule: Schedule, inputs: Array, scales: Sequence[float] = ()) -> Array:
+    """Run the rows one by one in stored order, element by element in float32, on a dictionary of buffers.
+
+    Args:
+        scales: one for each rank.
+    """
     dtype = inputs.dtype
     memory = {
         (rank, i): np.zeros(buffer.size, np.uint8)
@@ -39,7 +44,10 @@ def slow_execute(schedule: Schedule, inputs: Array) -> Array:
         size = int(schedule.rows.size[row])
         parts = [memory[r, b][at : at + size].copy() for r, b, at in _entries(schedule.sources, row)]
         if parts:
-            value = _combine(Op(int(schedule.rows.op[row])), [part.view(dtype) for part in parts])
+            op, values = Op(int(schedule.rows.op[row])), [part.view(dtype) for part in parts]
+            places = _entries(schedule.sources, row)
+            factors = [scales[r] if b == schedule.input else 1.0 for r, b, _ in places] if op is Op.FMA else []
+            value = _combine(op, values, factors)
             for r, b, at in _entries(schedule.targets, row):
                 memory[r, b][at : at + size] = value.view(np.uint8)
     return np.stack([memory[rank, schedule.output].view(dtype) for rank in range(schedule.ranks)])
@@ -50,9 +58,14 @@ def _entries(table: Any, row: int) -> list[tuple[int, int, int]]:
     return [(int(table.rank[e]), int(table.buffer[e]), int(table.offset[e])) for e in entries]
 
 
-def _combine(op: Op, parts: list[Array]) -> Array:
+def _combine(op: Op, parts: list[Array], factors: list[float]) -> Array:
     if op is Op.NONE:
         return parts[0]
+    if op is Op.FMA:
+        sums = parts[0].astype(np.float32) * np.float32(factors[0])
+        for part, factor in zip(parts[1:], factors[1:], strict=True):
+            sums = sums + part.astype(np.float32) * np.float32(factor)
+        return sums.astype(parts[0].dtype)
     total = parts[0].astype(np.float32)
     for part in parts[1:]:
         other = part.astype(np.float32)
@@ -79,6 +92,31 @@ def test_blocks_of_rows_do_what_rows_do(schedule: Schedule, dtype: np.dtype[Any]
     with np.errstate(over="ignore"):
         expected = slow_execute(schedule, inputs)
     assert execute(schedule, inputs).tobytes() == expected.tobytes()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    schedule=schedules(),
+    dtype=st.sampled_from([dtype for dtype in DTYPES if dtype.kind not in "iu"]),
+    scales=st.lists(st.sampled_from([1.0, -0.5, 0.3, 3.0, 7e4]), min_size=3, max_size=3),
+    seed=st.integers(0, 99),
+)
+def test_blocks_of_rows_scale_as_rows_do(
+    schedule: Schedule, dtype: np.dtype[Any], scales: list[float], seed: int
+) -> None:
+    """The same where what was added is an fma: whatever stands in an input is scaled, and nothing else."""
+    op = np.where(schedule.rows.op == Op.ADD, Op.FMA, schedule.rows.op).astype(np.uint8)
+    schedule = replace(schedule, rows=replace(schedule.rows, op=op))
+    elements = schedule.buffers[schedule.input].size // dtype.itemsize
+    inputs = small(np.random.default_rng(seed), (schedule.ranks, elements), dtype)
+    scales = scales[: schedule.ranks]
+    with np.errstate(all="ignore"):
+        expected = slow_execute(schedule, inputs, scales)
+    found = execute(schedule, inputs, scales=scales)
+    if np.isnan(expected.astype(float)).any():  # which NaN is another matter
+        assert np.array_equal(found.astype(float), expected.astype(float), equal_nan=True)
+    else:
+        assert found.tobytes() == expected.tobytes()
 
 
 @settings(max_examples=40, deadline=None)
@@ -163,11 +201,70 @@ def test_inputs_that_do_not_fit(shape: tuple[int, ...]) -> None:
         execute(schedule, np.zeros(shape, np.float32))
 
 
-def test_an_operation_this_version_does_not_execute() -> None:
-    """FMA has no scales to work with; it is refused, not taken for something else."""
+def scaled(*rows: str, inputs: Any, scales: Any, dtype: Any = np.float32) -> Any:
+    """Execute rows with scales on inputs of 8 bytes a rank."""
+    return execute(parse(HEAD + "\n".join(rows)), np.array(inputs).astype(dtype), scales=scales).astype(float).tolist()
+
+
+def test_an_fma_scales_what_it_reads_from_inputs() -> None:
+    """A row with op FMA multiplies a source in an input with that rank's scale, and any other with 1. Source: design §2
+    (27).
+    """
+    rows = [
+        "0.0 0.0 direct_copy : 1.input+0 -> 0.scratch+0 8 fma",
+        "0.0 0.1 direct_copy : 0.input+0 + 0.scratch+0 -> 0.output+0 8 fma",
+        "1.0 0.0 direct_copy : 1.input+0 -> 1.scratch+0 8",  # a plain copy scales nothing
+        "1.0 0.1 direct_copy : 0.input+0 + 1.scratch+0 -> 1.output+0 8 fma",
+    ]
+    inputs = [[1, 2], [10, 20]]
+    assert scaled(*rows, inputs=inputs, scales=(3, 0.5)) == [[3 + 5, 6 + 10], [3 + 10, 6 + 20]]
+    assert scaled(*rows, inputs=inputs, scales=(2,)) == [[2 + 20, 4 + 40], [2 + 10, 4 + 20]]
+    sums = [row.replace(" fma", " add") for row in rows]
+    assert scaled(*sums, inputs=inputs, scales=(3, 0.5)) == [[11, 22], [11, 22]]
+
+
+def test_scales_belong_to_positions() -> None:
+    """With several groups rank r is at position r mod the number of scales."""
+    text = HEAD.replace("ranks 2", "ranks 4")
+    rows = [f"{r}.0 0.0 direct_copy : {r}.input+0 -> {r}.output+0 8 fma" for r in range(4)]
+    outputs = execute(parse(text + "\n".join(rows)), np.ones((4, 2), np.float32), scales=(3, 5))
+    assert outputs[:, 0].tolist() == [3, 5, 3, 5]
+
+
+def test_an_fma_rounds_its_products_to_float32_and_the_sum_at_the_write() -> None:
+    """FMA: float32 multiply, then float32 add; one rounding at the write. Source: design §2 (2)."""
+    row = "0.0 0.0 direct_copy : 0.input+0 + 1.input+0 -> 0.output+0 8 fma"
+    x = 1 + 2.0**-23
+    two = scaled(row, inputs=[[x, x], [-1, -1]], scales=(x, 1))
+    assert two[0] == [2.0**-22] * 2  # a fused multiply-add would keep 2^-46 more
+    bf16 = scaled(row, inputs=[[256] * 4, [1] * 4], scales=(1, 1.5), dtype=ml_dtypes.bfloat16)
+    assert bf16[0] == [258.0] * 4  # 257.5; a product rounded to bf16 first gives the same, a sum of 256 + 1 does not
+
+
+@pytest.mark.parametrize("how", [Op.FMA, Op.ADD])
+def test_large_and_small_pieces_are_scaled_alike(how: Op) -> None:
+    """Pieces above and below the size where a loop takes over give the same bits."""
+    rng = np.random.default_rng(3)
+    inputs = rng.standard_normal((2, 4096)).astype(np.float16)
+    head = HEAD.replace(" 8", " 8192")
+    row = "{r}.0 0.0 direct_copy : {r}.input+{at} + {o}.input+{at} -> {r}.output+{at} {size} {op}"
+    whole, parts = (
+        [row.format(r=r, o=1 - r, at=at, size=size, op=how.name.lower()) for r in (0, 1) for at in range(0, 8192, size)]
+        for size in (8192, 512)
+    )
+    found = [execute(parse(head + "\n".join(rows)), inputs, scales=(0.3, -7)) for rows in (whole, parts)]
+    assert found[0].tobytes() == found[1].tobytes()
+    scales = np.array([0.3, -7], np.float32)[:, None] if how is Op.FMA else np.ones((2, 1), np.float32)
+    wide = inputs.astype(np.float32) * scales
+    assert found[0][0].tobytes() == (wide[0] + wide[1]).astype(np.float16).tobytes()
+
+
+@pytest.mark.parametrize("scales", [(), (1, 2, 3)])
+def test_rows_that_scale_need_scales(scales: tuple[float, ...]) -> None:
+    """Without scales, or with those of other groups, FMA is refused, not taken for something else."""
     schedule = parse(HEAD + "0.0 0.0 recv_reduce_copy : 0.input+0 + 1.input+0 -> 0.output+0 8 fma\n")
-    with pytest.raises(UsageError, match="operation FMA: this version executes NONE, ADD, MAX, MIN"):
-        execute(schedule, np.zeros((2, 2), np.float32))
+    with pytest.raises(UsageError, match=f"^{len(scales)} scales: a schedule of 2 ranks with FMA rows needs one"):
+        execute(schedule, np.zeros((2, 2), np.float32), scales=scales)
 
 
 def test_rows_read_before_they_write() -> None:

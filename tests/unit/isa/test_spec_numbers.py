@@ -103,9 +103,22 @@ def test_bits_stand_where_the_page_says(layout: Layout, fields: dict[str, tuple[
 def test_addresses() -> None:
     """Routing bits, bits 46:0 local, 47 die, 53:48 chip, 54 valid. Source: device §8.2."""
     assert (arch.DIE_BIT, arch.CHIP_SHIFT, arch.CHIP_VALID_BIT) == (47, 48, 54)
-    assert arch.MAX_CHIPS == 64
+    assert (arch.CHIP_BITS, {each.chips for each in arch.ARCHES.values() if each.name != "mariana"}) == (6, {64})
     assert arch.LOCAL_MASK == 0x7FFF_FFFF_FFFF
     assert templates.TEMPLATE_BIT == 1 << 61
+
+
+def test_chips_of_the_switch_machines() -> None:
+    """On family 15 bits 53:48 = nec_dev & 63 and 56:55 = nec_dev >> 6, else 63:55 zero. Source: design §2 (21)."""
+    assert arch.CHIP_HIGH_SHIFT == 55
+    assert {name: each.chip_bits_end for name, each in arch.ARCHES.items()} == {
+        "sunda": 55,
+        "cayman": 55,
+        "mariana": 57,
+    }
+    routed = arch.route(0x123, 143, 0)
+    assert routed == 0x123 + ((143 & 63) << 48) + (1 << 54) + ((143 >> 6) << 55)
+    assert arch.chip_of(routed) == 143
 
 
 def test_descriptor_words() -> None:

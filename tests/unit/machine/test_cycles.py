@@ -13,6 +13,7 @@ from rota.machine.cycles import (
     first_cycle,
     first_path,
     hamiltonian_cycles,
+    has_node_cycles,
     node_cycles,
     owned_port_cycles,
 )
@@ -176,3 +177,23 @@ def test_the_search_stays_short(platform: Platform, monkeypatch: pytest.MonkeyPa
                 first_path(platform, chips)
             most = max(most, steps)
     assert 0 < most <= 10_000
+
+
+def test_node_cycles_of_another_node(platform: Platform) -> None:
+    """Cycles of node 1 are those of node 0, on the chips of node 1."""
+    two = load_platform(platform.name, nodes=2)
+    assert node_cycles(two, node=1) == tuple(tuple(16 + chip for chip in cycle) for cycle in node_cycles(platform))
+    assert first_cycle(two, range(16, 20)) == (16, 17, 18, 19)
+
+
+def test_walks_of_a_ring_and_a_chain() -> None:
+    """Platforms §3.1: the ring of 12 has one cycle, a segment of it only a path; the chain of 6 has no cycle."""
+    ring, chain = load_platform("inf2.48xlarge"), load_platform("inf2.24xlarge")
+    assert list(hamiltonian_cycles(ring, range(12))) == [tuple(range(12))]
+    assert first_cycle(ring, range(11)) is None
+    assert first_path(ring, (11, 0, 1)) == (1, 0, 11)
+    assert first_path(ring, (0, 2)) is None
+    assert first_cycle(chain, range(6)) is None
+    assert first_path(chain, range(1, 5)) == (1, 2, 3, 4)
+    assert first_path(chain, (0, 5)) is None
+    assert has_node_cycles(ring) is has_node_cycles(chain) is has_node_cycles(load_platform("trn2.3xlarge")) is False

@@ -8,8 +8,9 @@ import pytest
 
 from rota.errors import UnsupportedError, UsageError
 from rota.facts import CONVENTION, HIGH
-from rota.machine.group import Wiring, wire
-from rota.machine.platform import Platform, load_platform
+from rota.machine.geometry import geometry
+from rota.machine.group import HIER_ONLY, Wiring, node_channels, wire
+from rota.machine.platform import Platform, known_platforms, load_platform
 from rota.machine.topology import port_owner
 
 ROWS = [tuple(range(4 * row, 4 * row + 4)) for row in range(4)]
@@ -299,3 +300,135 @@ def test_a_one_lane_pair_needs_a_gateway(trn2: Platform) -> None:
     (channel,) = wire(trn2, [2, 6]).channels
     assert port_owner(trn2, 0, 1) == 2
     assert (channel.order, channel.cables, channel.gateway) == ((2, 6), (1, 16), (True, True))
+
+
+def test_a_wiring_carries_its_geometry(trn2: Platform) -> None:
+    """The geometry of a wiring is that of its ranks."""
+    assert wire(trn2, [5, 4]).geometry == geometry(trn2, [5, 4])
+
+
+def test_any_group(trn2: Platform) -> None:
+    """With any_group a group that cannot be wired has no channels, a verdict that says no, and one warning."""
+    wiring = wire(trn2, [0, 5, 9], any_group=True)
+    assert (wiring.channels, wiring.lanes, wiring.chips) == ((), (), (0, 1, 2))
+    assert not wiring.verdict
+    (warning,) = wiring.warnings
+    assert warning == f"{wiring.verdict.reason}; it is taken as it is, because any group is allowed"
+    with pytest.raises(UsageError):
+        wire(trn2, [0, 0], any_group=True)
+
+
+def test_any_group_changes_nothing_for_a_wired_group(platform: Platform) -> None:
+    """A group that can be wired is the same with any_group."""
+    members = ranks(platform, (0, 1))
+    assert wire(platform, members, any_group=True) == wire(platform, members)
+
+
+@pytest.mark.parametrize(
+    ("name", "channels"),
+    [
+        ("inf2.24xlarge", 1), ("inf2.48xlarge", 2), ("trn1.2xlarge", 1), ("trn1.32xlarge", 4), ("trn1n.32xlarge", 4),
+        ("trn2.3xlarge", 2), ("trn2.48xlarge", 4), ("trn2u.48xlarge", 4), ("trn3pds98", 2), ("trn3pds98-gen1", 2),
+    ],
+)  # fmt: skip
+def test_channels_of_a_whole_node(name: str, channels: int) -> None:
+    """Topology §4 and §5: ring channels of all ranks of a node, at every logical core size."""
+    for lnc in load_platform(name).lncs:
+        whole = load_platform(name, lnc=lnc)
+        assert node_channels(whole) == channels
+        assert len(wire(whole, range(whole.node_ranks)).channels) == channels
+
+
+def test_every_machine_has_its_channels_tested() -> None:
+    """A machine that is added needs a row in the table above."""
+    assert len(known_platforms()) == 10
+
+
+@pytest.mark.parametrize(
+    ("members", "channels"),
+    [
+        (range(8), 2),
+        (range(4), 2),
+        (range(4, 8), 2),
+        ([0, 5], 1),
+        (range(2, 6), None),
+        (range(3), None),
+        ([0, 4, 1, 5], None),
+    ],
+)
+def test_one_chip_at_lnc_1(members: Iterable[int], channels: int | None) -> None:
+    """Topology §4: at LNC 1 a ring on one chip takes two ranks, the four of a die, or all eight."""
+    lnc_1 = load_platform("trn2.48xlarge", lnc=1)
+    if channels is None:
+        assert "a ring on one chip takes two, the 4 of a die, or all" in refusal(lnc_1, members)
+    else:
+        assert len(wire(lnc_1, tuple(members)).channels) == channels
+
+
+@pytest.mark.parametrize(
+    ("chips", "lanes", "wired"),
+    [(range(16), (0, 4), True), (range(16), (3, 7), True), (range(16), (0, 1), False), (range(16), (0, 5), False),
+     (range(4), (0, 4), False), (range(16), (0, 1, 2, 3), False)],
+)  # fmt: skip
+def test_part_of_the_lanes_at_lnc_1(chips: Iterable[int], lanes: tuple[int, ...], wired: bool) -> None:
+    """Platforms §5: of the groups with part of the lanes, only {k, k+4} of every chip are documented."""
+    lnc_1 = load_platform("trn2.48xlarge", lnc=1)
+    members = ranks(lnc_1, chips, lanes)
+    if wired:
+        assert len(wire(lnc_1, members).channels) == 4
+        assert wire(lnc_1, members).warnings == ()
+    else:
+        assert "and a ring takes all lanes or one" in refusal(lnc_1, members)
+
+
+# --- several nodes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["trn2.48xlarge", "trn2u.48xlarge"])
+@pytest.mark.parametrize("members", [range(128), [*range(16), *range(64, 80)], range(0, 128, 4), [0, 1, 64, 65]])
+def test_no_flat_ring_over_nodes(name: str, members: Iterable[int]) -> None:
+    """Topology §5: several ranks on each of several nodes have no flat ring outside Trn1; that is no error."""
+    wiring = wire(load_platform(name, nodes=4), tuple(members))
+    assert wiring.channels == ()
+    assert not wiring.verdict
+    assert wiring.verdict.reason == HIER_ONLY
+
+
+def test_chips_of_another_node_are_wired_alike(platform: Platform) -> None:
+    """A group on node 1 has the rings of the same ranks on node 0."""
+    two = load_platform(platform.name, nodes=2)
+    for chips in (range(16), ROWS[1], XOR_1, (0, 12), (0, 1, 2)):
+        first = ranks(platform, chips)
+        second = [platform.ranks + rank for rank in first]
+        here, there = wire(two, first), wire(two, second)
+        assert [[rank - platform.ranks for rank in channel.order] for channel in there.channels] == [
+            list(channel.order) for channel in here.channels
+        ]
+        assert [channel.gateway for channel in there.channels] == [channel.gateway for channel in here.channels]
+        assert here.verdict.reason.split(",")[0] == there.verdict.reason.split(",")[0]
+
+
+def test_asymmetric_nodes_are_refused() -> None:
+    """Platforms §4.2: nodes that differ are refused, and one is named."""
+    text = refusal(load_platform("trn1.32xlarge", nodes=2), [*range(32), 40])
+    assert text.startswith(
+        "this group gets 0 ring channels, because node 1 has 1 rank of the group where node 0 has 32"
+    )
+    assert text.endswith("documented groups near it: 0-31 (smaller), 0-63 (larger)")
+
+
+@pytest.mark.parametrize(
+    ("members", "channels"), [(range(64), 4), ([*range(16), *range(32, 48)], 2), ([0, 1, 32, 33], 1), ([3, 35], 1)]
+)
+def test_flat_rings_of_two_trn1_nodes(members: Iterable[int], channels: int) -> None:
+    """Topology §5: over Trn1 nodes a group gets as many channels as its part on one node does."""
+    wiring = wire(load_platform("trn1.32xlarge", nodes=2), tuple(members))
+    assert len(wiring.channels) == channels
+    assert wiring.warnings == ()
+
+
+def test_switch_boxes_of_two_instances() -> None:
+    """Two UltraServers are joined by the network: one rank per server has a ring over all, several have none."""
+    platform = load_platform("trn3pds98", nodes=2)
+    assert len(wire(platform, range(0, platform.ranks, 16)).channels) == 2
+    assert wire(platform, range(platform.ranks)).verdict.reason == HIER_ONLY

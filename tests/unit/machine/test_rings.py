@@ -7,7 +7,17 @@ import pytest
 from rota.machine.group import Channel, wire
 from rota.machine.platform import Platform, load_platform
 from rota.machine.rings import folded_order, passage
-from rota.machine.topology import ACROSS_DIES, DIAGONAL, SAME_DIE, links, port_owner
+from rota.machine.topology import (
+    ACROSS_DIES,
+    DIAGONAL,
+    ON_CHIP,
+    SAME_DIE,
+    LinkClass,
+    cable_id,
+    link_class,
+    links,
+    port_owner,
+)
 
 # Topology §2: ring rank orders of the node.
 TRN2_A = """1 0 3 2 | 5 4 6 7 | 8 9 11 10 | 13 12 15 14 | 29 28 30 31 | 44 45 46 47 | 32 33 35 34 | 37 36 39 38 |
@@ -202,3 +212,191 @@ def test_passages(trn2: Platform) -> None:
         assert entry ^ leave == kind
         assert passage(trn2, before, 0, after) == tuple(entry ^ step for step in steps)
         assert passage(trn2, before, 0, after)[-1] == leave
+
+
+# --- LNC 1 ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lnc_1() -> Platform:
+    return load_platform("trn2.48xlarge", lnc=1)
+
+
+def test_four_rings_of_the_node_at_lnc_1(lnc_1: Platform) -> None:
+    """Topology §2: at LNC 1 each rank x of LNC 2 becomes 2x, 2x+1; the reverse channels are the exact reversals."""
+    a, b = (tuple(2 * rank + core for rank in ranks_of(text) for core in (0, 1)) for text in (TRN2_A, TRN2_B))
+    orders = [channel.order for channel in wire(lnc_1, range(128)).channels]
+    assert orders == [a, b, a[::-1], b[::-1]]
+
+
+def test_rings_at_lnc_1_keep_their_ports(lnc_1: Platform) -> None:
+    """Topology §2: each ring visits every rank once, the four use each of 64 directed cables once, owner to owner."""
+    cables = []
+    for channel in wire(lnc_1, range(128)).channels:
+        assert sorted(channel.order) == list(range(128))
+        assert not any(channel.gateway)
+        for i, rank in enumerate(channel.order):
+            (chip, lane), (next_chip, next_lane) = divmod(rank, 8), divmod(channel.order[(i + 1) % 128], 8)
+            if chip == next_chip:
+                assert channel.cables[i] == ON_CHIP
+                continue
+            assert (lane // 2, next_lane // 2) == (
+                port_owner(lnc_1, chip, next_chip),
+                port_owner(lnc_1, next_chip, chip),
+            )
+            cables.append(channel.cables[i])
+    assert len(cables) == len(set(cables)) == links(lnc_1) == 64
+
+
+def test_cores_of_a_port_at_lnc_1(lnc_1: Platform) -> None:
+    """Topology §2: both cores of an s-engine own its port: a + channel enters at core 0 and leaves from core 1."""
+    for channel in wire(lnc_1, range(128)).channels[:2]:
+        for i, rank in enumerate(channel.order):
+            if channel.cables[i] != ON_CHIP:
+                assert (rank % 2, channel.order[(i + 1) % 128] % 2) == (1, 0)
+
+
+@pytest.mark.parametrize("chips", [(0, 1), (0, 4), (0, 1, 2, 3), (0, 4, 8, 12), (0, 1, 4, 5), (1, 2, 5, 6), (0, 1, 2)])
+def test_smaller_groups_at_lnc_1(trn2: Platform, lnc_1: Platform, chips: tuple[int, ...]) -> None:
+    """Topology §2: the doubling of ranks holds for every group with all lanes, gateways included."""
+    two, one = wire(trn2, all_lanes(trn2, *chips)).channels, wire(lnc_1, all_lanes(lnc_1, *chips)).channels
+    assert len(one) == len(two)
+    forward = two[: (len(two) + 1) // 2]
+    for plain, doubled in zip(forward, one, strict=False):
+        assert doubled.order == tuple(2 * rank + core for rank in plain.order for core in (0, 1))
+        assert [cable for cable in doubled.cables if cable >= 0] == [cable for cable in plain.cables if cable >= 0]
+
+
+def test_half_a_chip_at_lnc_1(lnc_1: Platform) -> None:
+    """Topology §4: 4x32 are half chips, one die each, with a ring and its reversal that never leave the die."""
+    for low in (8, 12):
+        channels = wire(lnc_1, range(low, low + 4)).channels
+        assert [channel.order for channel in channels] == [
+            (low, low + 1, low + 2, low + 3),
+            (low + 3, low + 2, low + 1, low),
+        ]
+        assert all(channel.cables == (ON_CHIP,) * 4 for channel in channels)
+
+
+def test_two_ranks_of_every_chip_at_lnc_1(lnc_1: Platform) -> None:
+    """Topology §4: the groups across 4x32 are {k, k+4} of every chip; they get the four rings of the node."""
+    for k in range(4):
+        ranks = range(k, 128, 4)
+        channels = wire(lnc_1, ranks).channels
+        assert len(channels) == 4
+        assert all(sorted(channel.order) == list(ranks) for channel in channels)
+        cables = [cable for channel in channels for cable in channel.cables if cable >= 0]
+        assert len(cables) == len(set(cables)) == 64
+
+
+# --- other shapes -----------------------------------------------------------------------------------------------------
+
+
+def test_inf2_rings() -> None:
+    """Topology §5: the ring of 12 has 0 1 2 ... 23 and its reversal."""
+    platform = load_platform("inf2.48xlarge")
+    channels = wire(platform, range(24)).channels
+    assert [channel.order for channel in channels] == [tuple(range(24)), tuple(range(23, -1, -1))]
+    assert channels[0].cables[-1] == 11 * 12 + 0
+
+
+def test_inf2_chain() -> None:
+    """Topology §5: the chain of 6 is folded: 0 2 4 6 8 10 11 9 7 5 3 1, one channel."""
+    (channel,) = wire(load_platform("inf2.24xlarge"), range(12)).channels
+    assert channel.order == (0, 2, 4, 6, 8, 10, 11, 9, 7, 5, 3, 1)
+    assert not any(channel.gateway)
+
+
+def test_inf2_segment_round_the_end() -> None:
+    """A segment of the ring of 12 may run over its end."""
+    (channel,) = wire(load_platform("inf2.48xlarge"), [0, 1, 2, 3, 22, 23]).channels
+    assert channel.order == (2, 0, 22, 23, 1, 3)
+
+
+def hop_classes(platform: Platform, channel: Channel) -> list[LinkClass]:
+    found = []
+    for i, rank in enumerate(channel.order):
+        chip, other = (each // platform.ranks_per_chip for each in (rank, channel.order[(i + 1) % len(channel.order)]))
+        if chip != other:
+            kind = link_class(platform, chip, other)
+            assert kind is not None
+            assert channel.cables[i] == cable_id(platform, chip, other)
+            found.append(kind)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "servers"),
+    [("trn3pds98", range(36)), ("trn3pds98", [0, 5, 18, 23]), ("trn3pds98-gen1", range(4)), ("trn3pds98-gen1", [1, 3])],
+)
+@pytest.mark.parametrize("lanes", [range(4), [2]])
+@pytest.mark.parametrize("chips", [range(4), [1, 3], [0]])
+def test_rings_over_two_racks(name: str, servers: list[int], lanes: list[int], chips: list[int]) -> None:
+    """Topology §5: any path through rack 0, then the mirrored path through rack 1: two crossings, both cables."""
+    platform = load_platform(name)
+    per_server = platform.chips
+    ranks = [4 * (per_server * server + chip) + lane for server in servers for chip in chips for lane in lanes]
+    channels = wire(platform, ranks).channels
+    assert len(channels) == (2 if len(ranks) > 2 else 1)
+    for channel in channels:
+        assert sorted(channel.order) == ranks
+        kinds = hop_classes(platform, channel)
+        assert set(kinds) <= {LinkClass.SERVER, LinkClass.RACK, LinkClass.INTER_RACK}
+        assert kinds.count(LinkClass.INTER_RACK) == 2
+        assert not any(channel.gateway)
+
+
+def test_one_rank_per_server_of_gen2() -> None:
+    """Topology §5: the ring over 36 servers is 0..17, 35..18."""
+    platform = load_platform("trn3pds98")
+    channels = wire(platform, range(0, 576, 16)).channels
+    servers = (*range(18), *range(35, 17, -1))
+    assert [channel.order for channel in channels] == [
+        tuple(16 * server for server in servers),
+        tuple(16 * server for server in servers[::-1]),
+    ]
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4])
+def test_flat_rings_of_trn1_nodes(nodes: int) -> None:
+    """Topology §5: a Trn1 ring goes through the nodes as a serpentine; each break of a cycle is at other chips."""
+    platform = load_platform("trn1.32xlarge", nodes=nodes)
+    channels = wire(platform, range(32 * nodes)).channels
+    assert len(channels) == 4
+    used: list[int] = []
+    ends = []
+    for channel in channels:
+        assert sorted(channel.order) == list(range(32 * nodes))
+        assert hop_classes(platform, channel).count(LinkClass.NETWORK) == nodes
+        used += [cable for cable in channel.cables if cable != ON_CHIP]
+        ends.append({channel.order[0] // 2, channel.order[31] // 2})
+    assert len(used) == len(set(used))
+    assert ends[0] == {0, 4}
+    assert not ends[0] & ends[1]
+
+
+def test_a_flat_ring_of_two_trn1_nodes_begins_as_on_one(trn1: Platform) -> None:
+    """Topology §5: node 0 forwards, node 1 the same chips backwards."""
+    order = wire(load_platform("trn1.32xlarge", nodes=2), range(64)).channels[0].order
+    assert order[:32] == wire(trn1, range(32)).channels[0].order
+    assert order[32:] == tuple(rank + 32 for rank in order[:32][::-1])
+
+
+def test_a_pod_ring_of_one_rank_per_node() -> None:
+    """Topology §5: one rank per node has the ring 0 1 2 3 and back, over pod links only."""
+    platform = load_platform("trn2u.48xlarge", nodes=4)
+    for local in (0, 1, 37):
+        channels = wire(platform, range(local, 256, 64)).channels
+        assert [[rank // 64 for rank in channel.order] for channel in channels] == [[0, 1, 2, 3], [3, 2, 1, 0]]
+        assert all(set(hop_classes(platform, channel)) == {LinkClass.POD} for channel in channels)
+
+
+def test_a_rank_owns_every_second_hop_of_a_pod_ring() -> None:
+    """Topology §5: a rank has exactly one Z port, so of its pod ring every second hop needs a gateway."""
+    platform = load_platform("trn2u.48xlarge", nodes=4)
+    left = []
+    for lane in range(4):
+        gateway = wire(platform, range(lane, 256, 64)).channels[0].gateway
+        assert gateway in ((False, True, False, True), (True, False, True, False))
+        left.append(not gateway[0])
+    assert sorted(left) == [False, False, True, True]

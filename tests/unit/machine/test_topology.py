@@ -12,8 +12,10 @@ from rota.machine.platform import Platform, load_platform
 from rota.machine.topology import (
     ACROSS_DIES,
     DIAGONAL,
+    LINK_PARAMETER,
     ON_CHIP,
     SAME_DIE,
+    LinkClass,
     cable_bit,
     cable_id,
     cable_name,
@@ -21,11 +23,18 @@ from rota.machine.topology import (
     distance,
     is_one_die_turn,
     is_subcube,
+    link_class,
     links,
     neighbours,
+    node_of,
     one_die_turns,
+    pod_node_of,
+    pod_of,
     port_owner,
+    rack_local_rid,
+    rack_of,
     routing_id,
+    server_of,
     torus_peer,
 )
 
@@ -206,3 +215,153 @@ def test_a_number_that_is_no_cable(platform: Platform, cable: int) -> None:
     """Chips without a cable between them (chip 0 and 0, chip 0 and 2, chip 16) have no cable to name."""
     with pytest.raises(UsageError, match=rf"cable {cable}: expected 16 \* chip \+ neighbour"):
         cable_name(platform, cable)
+
+
+# --- chips through all nodes ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PLATFORMS)
+def test_every_node_is_the_same(name: str) -> None:
+    """A chip of node n is 16 n + its place; labels, distances, neighbours and owners are those of the place."""
+    one, three = load_platform(name), load_platform(name, nodes=3)
+    assert links(three) == links(one)
+    for chip in range(16):
+        there = 32 + chip
+        assert node_of(three, there) == 2
+        assert routing_id(three, there) == routing_id(one, chip)
+        assert neighbours(three, there) == tuple(32 + other for other in neighbours(one, chip))
+        for other in neighbours(one, chip):
+            assert distance(three, there, 32 + other) == 1
+            assert port_owner(three, there, 32 + other) == port_owner(one, chip, other)
+            assert cable_id(three, there, 32 + other) == there * 48 + 32 + other
+    assert is_subcube(three, range(16, 32))
+    assert not is_subcube(three, (0, 16))
+
+
+def test_torus_peers_at_lnc_1() -> None:
+    """Topology §2: both cores of an s-engine own its port; the peer of core t is core t at the other end."""
+    one, two = load_platform("trn2.48xlarge", lnc=1, nodes=2), load_platform("trn2.48xlarge", nodes=2)
+    for rank in range(two.ranks):
+        peer = torus_peer(two, rank)
+        assert peer is not None
+        assert [torus_peer(one, 2 * rank + core) for core in (0, 1)] == [2 * peer, 2 * peer + 1]
+
+
+def test_one_chip_has_no_cables() -> None:
+    """Platforms §1: a single chip has no link, though its ranks could own ports."""
+    chip = load_platform("trn2.3xlarge")
+    assert (dimension(chip), links(chip), neighbours(chip, 0), distance(chip, 0, 0)) == (0, 0, (), 0)
+    assert torus_peer(chip, 3) is None
+    assert is_subcube(chip, (0,))
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "ends", "far"), [("inf2.48xlarge", 24, (1, 11), 6), ("inf2.24xlarge", 10, (1,), 5)]
+)
+def test_ring_and_chain(name: str, count: int, ends: tuple[int, ...], far: int) -> None:
+    """Platforms §3.1: a ring of 12 chips; six are an open chain, with no cable between chips 0 and 5."""
+    inf2 = load_platform(name)
+    assert (dimension(inf2), links(inf2), neighbours(inf2, 0)) == (0, count, ends)
+    assert max(distance(inf2, 0, chip) for chip in range(inf2.chips)) == far
+    assert all(routing_id(inf2, chip) == chip for chip in range(inf2.chips))
+    assert link_class(inf2, 0, inf2.chips - 1) is (LinkClass.CABLE if len(ends) == 2 else None)
+    assert is_subcube(inf2, (3,))
+    assert not is_subcube(inf2, (0, 1))
+
+
+# --- pods -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_z_ring() -> None:
+    """Platforms §3.4: chips at the same place of four nodes form the ring 0-1-2-3; other chips meet by network."""
+    pod = load_platform("trn2u.48xlarge", nodes=4)
+    joined = {(a, b) for a in range(4) for b in range(4) if link_class(pod, 16 * a + 5, 16 * b + 5) is LinkClass.POD}
+    assert joined == {(a, (a + step) % 4) for a in range(4) for step in (1, 3)}
+    assert link_class(pod, 5, 32 + 5) is LinkClass.NETWORK
+    assert link_class(pod, 5, 16 + 6) is LinkClass.NETWORK
+    assert cable_name(pod, cable_id(pod, 5, 21)) == "chip 5 -> chip 21 (pod link)"
+
+
+def test_pods_do_not_touch() -> None:
+    """Platforms §3.4: nodes of two pods are joined by network alone; X2V pairs nodes i and i + 2."""
+    pods = load_platform("trn2u.48xlarge", nodes=8)
+    assert [pod_of(pods, node) for node in range(8)] == [0] * 4 + [1] * 4
+    assert [pod_node_of(pods, node) for node in range(8)] == [0, 1, 2, 3] * 2
+    assert link_class(pods, 48, 64) is LinkClass.NETWORK
+    split = load_platform("trn2u.48xlarge", nodes=8, pod_mode=3)
+    assert [pod_node_of(split, node) for node in range(8)] == [0, 0, 1, 1] * 2
+    kinds = [link_class(split, 0, 16 * node) for node in range(1, 8)]
+    assert [kind is LinkClass.POD for kind in kinds] == [False, True] + [False] * 5
+
+
+def test_instances_without_pods_meet_by_network() -> None:
+    """Platforms §1: Trn1 and Trn2 instances are joined by EFA, chip to chip."""
+    trn2 = load_platform("trn2.48xlarge", nodes=2)
+    assert {link_class(trn2, chip, 16 + other) for chip in range(16) for other in range(16)} == {LinkClass.NETWORK}
+    assert [pod_of(trn2, node) for node in (0, 1)] == [0, 1]
+    assert pod_node_of(trn2, 1) == 0
+    assert cable_name(trn2, cable_id(trn2, 0, 31)) == "chip 0 -> chip 31 (network)"
+
+
+# --- switch machines --------------------------------------------------------------------------------------------------
+
+SWITCHES = [("trn3pds98-gen1", 16, 2), ("trn3pds98", 4, 18)]
+
+
+@pytest.mark.parametrize(("name", "c", "s"), SWITCHES)
+def test_numbers_of_a_switch_machine(name: str, c: int, s: int) -> None:
+    """Topology §5: rid = server << 4 | chip, rack = server / S, nec_dev = server c + chip."""
+    switch = load_platform(name)
+    for chip in range(switch.chip_count):
+        server, place = divmod(chip, c)
+        assert (node_of(switch, chip), server_of(switch, chip), rack_of(switch, chip)) == (server, server, server // s)
+        assert routing_id(switch, chip) == server << 4 | place
+        assert rack_local_rid(switch, chip) == server % s << 4 | place
+    assert rack_of(switch, switch.chip_count - 1) == 1
+    assert rack_local_rid(switch, switch.chip_count - 1) == {"trn3pds98-gen1": 31, "trn3pds98": 275}[name]
+
+
+@pytest.mark.parametrize(("name", "c", "s"), SWITCHES)
+def test_links_of_a_switch_machine(name: str, c: int, s: int) -> None:
+    """Platforms §3.6: a switch joins a server, another a rack; a direct link joins its place on server s + S."""
+    switch = load_platform(name)
+    assert neighbours(switch, 1) == tuple(chip for chip in range(c) if chip != 1)
+    assert links(switch) == c * (c - 1)
+    for chip in range(switch.chip_count):
+        expected = LinkClass.SERVER if chip < c else LinkClass.RACK if chip < s * c else None
+        if chip == s * c + 1:
+            expected = LinkClass.INTER_RACK
+        assert link_class(switch, 1, chip) is (None if chip == 1 else expected)
+        assert link_class(switch, chip, 1) is link_class(switch, 1, chip)
+
+
+def test_two_ultraservers_meet_by_network() -> None:
+    """Platforms §1: UltraServers are joined by EFA; servers, racks and labels are counted in each."""
+    two = load_platform("trn3pds98", nodes=2)
+    assert link_class(two, 0, 144) is LinkClass.NETWORK
+    assert (server_of(two, 144), rack_of(two, 144), routing_id(two, 144), pod_of(two, 36)) == (0, 0, 0, 1)
+    assert link_class(two, 144, 144 + 72) is LinkClass.INTER_RACK
+
+
+def test_a_torus_has_no_racks() -> None:
+    """Topology §5: racks are those of switch machines."""
+    trn2 = load_platform("trn2.48xlarge", nodes=2)
+    assert {rack_of(trn2, chip) for chip in range(32)} == {0}
+    assert {server_of(trn2, chip) for chip in range(32)} == {0}
+    assert rack_local_rid(trn2, 17) == routing_id(trn2, 17)
+
+
+@pytest.mark.parametrize("name", ["trn1.32xlarge", "trn2u.48xlarge", "inf2.48xlarge", "trn3pds98"])
+def test_every_link_has_a_rate(name: str) -> None:
+    """Each class of link a machine has is priced by one parameter of its file."""
+    machine = load_platform(name, nodes=1 if name.startswith("inf2") else 4)
+    kinds = {link_class(machine, a, b) for a in range(0, machine.chip_count, 5) for b in range(machine.chip_count)}
+    assert all(machine.parameter(LINK_PARAMETER[kind]) > 0 for kind in kinds if kind is not None)
+    assert set(LINK_PARAMETER) == set(LinkClass)
+
+
+def test_a_number_that_is_no_link_of_a_switch() -> None:
+    """Chips of two racks at different places have no link to name."""
+    switch = load_platform("trn3pds98")
+    with pytest.raises(UsageError, match=r"expected 144 \* chip"):
+        cable_name(switch, 0 * 144 + 73)

@@ -1,6 +1,6 @@
-"""SELECT on one node: the decision table of select §9 row by row, its windows to the byte, and why each rule answers.
+"""SELECT on one node: windows to the byte, what each kind of group gets, and why each rule answers.
 
-Rows of that table about several nodes, and ALLTOALL, have nothing to run on yet: requests refuse them.
+The decision table and the worked outcomes, also those of several nodes, are in `test_worked_outcomes`.
 """
 
 from __future__ import annotations
@@ -10,57 +10,43 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.select.asking import (
+    AG,
+    AR,
+    INTRA_RDH,
+    KANGARING,
+    KIB,
+    MESH,
+    MIB,
+    RING,
+    RS,
+    STEP,
+    TRN1,
+    TRN2,
+    chips,
+    plan,
+    verdict,
+)
 
 from rota.errors import UnsupportedError, UsageError
 from rota.facts import CONVENTION, HIGH
 from rota.isa.dtypes import Dtype
 from rota.isa.enums import Algorithm, CceType, EncOp
 from rota.machine.layouts import documented_groups
-from rota.machine.platform import Platform, load_platform
+from rota.machine.platform import Platform
 from rota.request import COMPOSED, Request
-from rota.select import Plan, Settings, select
+from rota.select import Selector, Settings, select
+from rota.select.choose import alike
 from rota.select.rules import CASCADE
 
-TRN1, TRN2 = load_platform("trn1.32xlarge"), load_platform("trn2.48xlarge")
-AR, AG, RS = EncOp.ALLREDUCE, EncOp.ALLGATHER, EncOp.REDUCE_SCATTER
-KIB, MIB = 1 << 10, 1 << 20
-STEP, MESH, RDH, KANGARING, RING = (
-    Algorithm.SINGLE_STEP_MESH,
-    Algorithm.MESH,
-    Algorithm.INTRA_RDH,
-    Algorithm.KANGARING,
-    Algorithm.RING,
-)
-
-
-def chips(*numbers: int, lanes: Sequence[int] = range(4)) -> tuple[int, ...]:
-    """Return the ranks of some chips of Trn2."""
-    return tuple(4 * chip + lane for chip in numbers for lane in lanes)
-
-
+RDH = INTRA_RDH
 NODE = chips(*range(16))
 ONE_A_CHIP = chips(*range(16), lanes=[0])
-
-
-def plan(
-    group: Sequence[int], size: int, kind: EncOp = AR, *, platform: Platform = TRN2, dtype: Dtype | None = None
-) -> Plan:
-    """Decide for a whole buffer of `size` bytes; bytes are fp8 elements unless said otherwise."""
-    op = None if kind is AG else CceType.ADD
-    dtype = dtype or Dtype.FP8_EXP4
-    request = Request(kind, dtype, size // (2 if dtype is Dtype.BFLOAT16 else 1), (tuple(group),), op)
-    return select(request, platform, Settings())
 
 
 def share(group: Sequence[int], size: int, kind: EncOp) -> Algorithm:
     """Return what is selected when each rank's shard has `size` bytes."""
     return plan(group, size * len(group), kind).selected
-
-
-def verdict(decided: Plan, algorithm: Algorithm) -> str:
-    """Return a rule's reason, with its answer before it."""
-    said = dict(decided.verdicts)[algorithm]
-    return f"{'yes' if said else 'no'}: {said.reason}"
 
 
 # --- the table of select §9 -------------------------------------------------------------------------------------------
@@ -340,3 +326,45 @@ def test_groups_the_machine_refuses() -> None:
     assert error.value.source is not None
     with pytest.raises(UsageError, match="rank 32 is not on trn1"):
         plan([31, 32], 64, platform=TRN1)
+
+
+def test_groups_decided_together_get_one_algorithm() -> None:
+    """Two squares have two channels each, but one turns on one die: above the RDH window they are two requests."""
+    turns, straight = chips(9, 10, 13, 14), chips(0, 1, 4, 5)
+    both = Request(AR, Dtype.BFLOAT16, 57 * MIB, (straight, turns), CceType.ADD)
+    with pytest.raises(UnsupportedError, match="different algorithms; make one request for each"):
+        select(both, TRN2, Settings())
+    parts = [select(alike(both, (group,)), TRN2, Settings()) for group in both.groups]
+    assert [(part.selected, part.channels) for part in parts] == [(KANGARING, 2), (RING, 2)]
+    assert parts[0].request.groups == (straight,)
+
+
+def test_pairs_go_with_their_groups() -> None:
+    """A part of a permute keeps the pairs of its groups alone."""
+    pairs = ((0, 1), (1, 0), (2, 3), (3, 2))
+    asked = Request(EncOp.PERMUTE, Dtype.BFLOAT16, 64, ((0, 1), (2, 3)), pairs=pairs)
+    assert alike(asked, ((2, 3),)).pairs == ((2, 3), (3, 2))
+    assert alike(asked, asked.groups) == asked
+
+
+def test_a_selector_makes_a_communicator_once() -> None:
+    """The communicator of a group is made when the group is first met, and kept; one for pairs is another."""
+    selector = Selector(TRN2, Settings())
+    assert selector.communicator(NODE) is selector.communicator(NODE)
+    assert selector.communicator(NODE, pairs=True) is not selector.communicator(NODE)
+    assert Selector(TRN2, Settings()).communicator(NODE) is not selector.communicator(NODE)
+
+
+def test_a_choice_at_another_size() -> None:
+    """`choice_at` speaks of the size SELECT compares, whatever the request's own size is."""
+    selector = Selector(TRN2, Settings())
+    asked = selector.select(Request(AG, Dtype.FP8_EXP4, 64, (NODE,)))
+    assert asked.selected is MESH
+    assert selector.choice_at(asked.request, MIB + 1).selected is RDH
+    assert selector.choice_at(asked.request, 57 * MIB).selected is KANGARING
+
+
+def test_notes_of_settings_that_spoil_the_result() -> None:
+    """A NOP collective and a forced single rank warn."""
+    assert "NEURON_RT_DBG_CC_NOP=1" in plan(NODE, 64, settings=Settings(nop=True)).notes[0]
+    assert plan(NODE, 64).notes == ()

@@ -1,98 +1,128 @@
-"""The size windows as tables: what they hold, and that they leave no gap. Source: select §7.1, §7.3, §7.4."""
+"""Windows and rows as values: which sizes they admit, for which operands, and what they say of themselves."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.select.asking import AG, AR, KIB, MIB, RS, SWITCH, TRN1, TRN2, plan, request
 
 from rota.facts import CONVENTION, HIGH
-from rota.isa.enums import Algorithm, EncOp
-from rota.machine.platform import Family
-from rota.request import COMPOSED
-from rota.select.limits import RDH_LIMIT, Limit, full_mesh_limits, mesh_limits, per_device_limits
-from rota.select.settings import CHANNEL_BUFFER
+from rota.isa.enums import Algorithm
+from rota.request import Staging
+from rota.select import Selector, Settings
+from rota.select.limits import BOUNDARY, NOTHING, UNBOUNDED, LimitRead, Row, Subtype, Table, Window
 
-AR, AG, RS = EncOp.ALLREDUCE, EncOp.ALLGATHER, EncOp.REDUCE_SCATTER
-KIB, MIB = 1 << 10, 1 << 20
-Row = tuple[str, Algorithm, int, int]
-
-
-def rows(limits: tuple[Limit, ...], kind: EncOp) -> list[Row]:
-    return [(row.name, row.reported, row.minimum, row.maximum) for row in limits if kind in row.kinds]
-
-
-@pytest.mark.parametrize(
-    ("ranks", "kind", "expected"),
-    [
-        (2, AR, [("t0", Algorithm.SINGLE_STEP_MESH, 0, 256 * MIB)]),
-        (2, AG, [("t0", Algorithm.MESH, 0, 256 * MIB)]),
-        (2, RS, [("t0", Algorithm.MESH, 0, 256 * MIB)]),
-        (32, AR, [("t1", Algorithm.SINGLE_STEP_MESH, 0, 32 * KIB), ("t2", Algorithm.MESH, 0, 8 * MIB)]),
-        (32, RS, [("t2", Algorithm.MESH, 0, 256 * KIB)]),
-        (32, AG, [("t2", Algorithm.MESH, 0, MIB)]),
-        # 8 MiB / 24 is no multiple of 32: floor32(PG) = 349,504, and the window 24 x that
-        (24, AR, [("t1", Algorithm.SINGLE_STEP_MESH, 0, 32 * KIB), ("t2", Algorithm.MESH, 0, 24 * 349_504)]),
-        (24, RS, [("t2", Algorithm.MESH, 0, 349_504)]),
-        # 512 ranks: a group's part of the channel buffer is under 32 KiB
-        (512, AR, [("t1", Algorithm.SINGLE_STEP_MESH, 0, 16 * KIB), ("t2", Algorithm.MESH, 0, 8 * MIB)]),
-    ],
-)
-def test_full_mesh(ranks: int, kind: EncOp, expected: list[Row]) -> None:
-    """t0 for two ranks; t1 min(32 KiB, PG); t2 N x floor32(PG) up to the channel buffer. Source: select §7.3."""
-    assert rows(full_mesh_limits(ranks), kind) == expected
-
-
-@pytest.mark.parametrize(("ranks", "single"), [(2, 32 * KIB), (64, 32 * KIB), (128, 32 * KIB), (256, 16 * KIB)])
-def test_per_device(ranks: int, single: int) -> None:
-    """Single-step to min(32 KiB, CHB / N / 2), pass 0 to 256 KiB, pass 1 to 1 MiB. Source: select §7.4."""
-    limits = per_device_limits(ranks)
-    passes = [("mesh pass 0", Algorithm.MESH, 0, 256 * KIB), ("mesh pass 1", Algorithm.MESH, 256 * KIB, MIB)]
-    assert rows(limits, AR) == [
-        ("single-step", Algorithm.SINGLE_STEP_MESH, 0, single),
-        ("mesh pass 0", Algorithm.MESH, single, 256 * KIB),
-        passes[1],
-    ]
-    assert rows(limits, AG) == rows(limits, RS) == passes
-
-
-def test_rdh() -> None:
-    """RDH from above 1 MiB to 56 MiB, for all three operations. Source: select §7.4."""
-    assert [rows((RDH_LIMIT,), kind) for kind in COMPOSED] == [[("rdh", Algorithm.INTRA_RDH, MIB, 56 * MIB)]] * 3
-
-
-@pytest.mark.parametrize("family", Family)
-def test_which_mesh_a_family_has(family: Family) -> None:
-    """Trn1 has the full mesh, Trn2 the per-device one."""
-    full = family in (Family.TRN1, Family.TRN1N)
-    assert mesh_limits(family, 16) == (full_mesh_limits(16) if full else per_device_limits(16))
-
-
-@pytest.mark.parametrize("kind", COMPOSED)
-@pytest.mark.parametrize("family", [Family.TRN1, Family.TRN2])
-@pytest.mark.parametrize("ranks", [2, 4, 8, 16, 32, 64])
-def test_windows_have_no_gap_and_a_source(family: Family, ranks: int, kind: EncOp) -> None:
-    """From one byte up to the largest window of an operation some row admits every size; each row has its source.
-
-    A mesh of more than two ranks stages an all-reduce in the channel buffer, so no window is larger.
-    """
-    limits = [row for row in mesh_limits(family, ranks) if kind in row.kinds]
-    covered = 0
-    for row in limits:
-        assert row.minimum <= covered < row.maximum
-        assert row.source.page == "select"
-        assert row.source.confidence in (HIGH, CONVENTION)
-        covered = row.maximum
-    if kind is AR and ranks > 2:
-        assert covered <= CHANNEL_BUFFER
+SOURCE = BOUNDARY
 
 
 @settings(deadline=None)
 @given(minimum=st.integers(0, 1 << 40), length=st.integers(1, 1 << 40), away=st.integers(-2, 2))
-def test_a_row_admits_above_its_minimum_and_up_to_its_maximum(minimum: int, length: int, away: int) -> None:
-    """min < size <= max, with min == 0 meaning 'from 1 byte'; other operations never. Source: select §7.1."""
-    row = Limit("row", Algorithm.MESH, (AG,), minimum, minimum + length, RDH_LIMIT.source)
+def test_a_window_admits_above_its_minimum_and_up_to_its_maximum(minimum: int, length: int, away: int) -> None:
+    """min < size <= max, with min == 0 meaning 'from 1 byte': a convention. Source: select §7.1."""
+    window = Window(minimum, minimum + length)
     for edge in (minimum, minimum + length):
         size = edge + away
-        assert row.admits(AG, size) is (minimum < size <= minimum + length)
-        assert not row.admits(AR, size)
+        assert window.admits(size) is (minimum < size <= minimum + length)
+    assert BOUNDARY.confidence is CONVENTION
+
+
+@given(size=st.integers(1, UNBOUNDED))
+def test_a_maximum_of_0_is_not_offered(size: int) -> None:
+    """A row with max == 0 offers no size at all."""
+    assert not NOTHING.admits(size)
+    assert Window(0, 0) == NOTHING
+
+
+def test_a_maximum_below_the_minimum_admits_nothing() -> None:
+    """Where the fitting maximum is below the minimum no size is left: no error, no negative window."""
+    assert not any(Window(MIB, 64 * KIB).admits(size) for size in (1, 64 * KIB, 64 * KIB + 1, MIB, MIB + 1))
+
+
+@pytest.mark.parametrize(
+    ("window", "text"),
+    [
+        (Window(0, 0), "no size"),
+        (Window(4 * MIB, 4 * MIB), "no size"),
+        (Window(0, 32 * KIB), "up to 32K"),
+        (Window(32 * KIB, MIB), "above 32K and up to 1M"),
+        (Window(MIB, UNBOUNDED), "above 1M"),
+        (Window(0, UNBOUNDED), "any size"),
+    ],
+)
+def test_windows_as_text(window: Window, text: str) -> None:
+    """A window reads as a person would say it."""
+    assert str(window) == text
+
+
+def test_a_row_has_two_twins() -> None:
+    """Static (2-D, SBUF) operands read the `_sbuf` twin, device operands the plain one. Source: design §2 (4)."""
+    row = Row(AR, NOTHING, Window(0, 64), SOURCE)
+    assert row.window(Staging.STATIC) == Window(0, 64)
+    assert row.window(Staging.DEVICE) == NOTHING
+    assert (row.text(Staging.STATIC), row.text(Staging.DEVICE)) == ("up to 64", "no size")
+
+
+def test_a_subtype_has_a_row_for_an_operation_or_none() -> None:
+    """The limit tables are indexed by operation."""
+    row = Row(AR, NOTHING, Window(0, 64), SOURCE)
+    subtype = Subtype(3, "some", Algorithm.MESH, (row,))
+    assert subtype.row(AR) is row
+    assert subtype.row(AG) is None
+
+
+def test_the_first_slot_that_admits_carries() -> None:
+    """Scan order: slot index ascending, the first admitted wins (a convention); every row that is read is kept."""
+    rows = tuple(
+        (Subtype(slot, name, Algorithm.MESH, ()), Row(AR, Window(*limits), Window(*limits), SOURCE))
+        for slot, (name, limits) in enumerate((("a", (0, 8)), ("b", (0, 16)), ("c", (16, 32))))
+    )
+    table = Table(rows)
+    assert table.outside == ("above 0 and up to 32", "above 0 and up to 32")
+    for size, expected in ((8, "a"), (9, "b"), (16, "b"), (17, "c"), (32, "c"), (33, None)):
+        found = table.carrier(Staging.DEVICE, size)
+        assert (found[0].name if found else None) == expected
+        assert [read.admits for read in table.reads(Staging.DEVICE, size)] == [
+            row.plain.admits(size) for _, row in rows
+        ]
+
+
+def test_rdh_rows_are_read_by_the_rdh_predicate_alone() -> None:
+    """RDH subtypes are scanned only by the RDH predicate, all others only by the mesh predicate."""
+    comm = Selector(TRN2, Settings()).communicator(tuple(range(64)))
+    for kind in (AR, AG, RS):
+        assert not any(subtype.is_rdh for subtype, _ in comm.offered[kind].rows)
+        assert [subtype.is_rdh for subtype, _ in comm.halving[kind].rows] == [True]
+    slots = [subtype.slot for subtype, _ in comm.offered[AR].rows]
+    assert slots == sorted(slots)
+
+
+@pytest.mark.parametrize(
+    ("platform", "staging"),
+    [(SWITCH, Staging.STATIC), (TRN2, Staging.DEVICE), (TRN1, Staging.DEVICE)],
+)
+def test_which_twin_a_machine_reads(platform, staging) -> None:  # type: ignore[no-untyped-def]
+    """Static is the default on the switch family, device elsewhere; the request may say. Source: design §2 (4)."""
+    decided = plan(range(8), 64, platform=platform)
+    assert decided.staging is staging
+    assert {read.staging for read in decided.limits} == {staging}
+
+
+def test_the_plain_twin_of_the_switch_offers_nothing() -> None:
+    """A literal reader of the plain rows never selects these subtypes; the verdict says so. Source: design §2 (4)."""
+    asked = replace(request(range(8), 64), staging=Staging.DEVICE)
+    decided = Selector(SWITCH, Settings()).select(asked)
+    assert decided.selected is Algorithm.KANGARING
+    assert dict(decided.verdicts)[Algorithm.MESH].reason == "no row admits a size for device operands"
+    assert not any(read.admits for read in decided.limits)
+
+
+def test_a_read_row_knows_what_it_was_compared_with() -> None:
+    """A read row keeps the size, the twin, and whether it took it."""
+    for read in plan(range(64), 16 * KIB).limits:
+        assert isinstance(read, LimitRead)
+        assert read.size == 16 * KIB
+        assert read.row.source.confidence in (HIGH, CONVENTION)
+    assert [read.subtype.name for read in plan(range(64), 16 * KIB).limits if read.admits] == ["single-step"]

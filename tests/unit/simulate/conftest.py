@@ -10,7 +10,7 @@ import pytest
 from rota.compose.ring import compose_ring
 from rota.isa.dtypes import Dtype
 from rota.isa.enums import CceType, EncOp
-from rota.machine.group import Wiring, wire
+from rota.machine.group import wire
 from rota.machine.platform import Platform
 from rota.request import REDUCING, Request
 from rota.schedule.ir import Schedule
@@ -22,7 +22,6 @@ class Plan(NamedTuple):
     schedule: Schedule
     request: Request
     platform: Platform
-    wirings: tuple[Wiring, ...]
 
 
 @pytest.fixture
@@ -40,6 +39,6 @@ def plan() -> Callable[..., Plan]:
             [[group.index(rank) for rank in wiring.channels[channel].order] for group, wiring in members]
             for channel in range(len(wirings[0].channels))
         ]
-        return Plan(compose_ring(orders, kind=kind, size=size, op=op, **ring), request, platform, wirings)
+        return Plan(compose_ring(orders, kind=kind, size=size, op=op, **ring), request, platform)
 
     return build

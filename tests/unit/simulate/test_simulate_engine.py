@@ -147,7 +147,7 @@ wiring = wire(platform, range(16))
 orders = [channel.order for channel in wiring.channels]
 schedule = compose_ring(orders, kind=EncOp.ALLREDUCE, size=1 << 20, op=CceType.ADD)
 request = Request(EncOp.ALLREDUCE, Dtype.BFLOAT16, 1 << 19, (tuple(range(16)),), op=CceType.ADD)
-timing = predict(schedule, request, platform, [wiring])
+timing = predict(schedule, request, platform)
 print(hashlib.sha256(timing.start_ps.tobytes() + timing.end_ps.tobytes()).hexdigest(), timing.certificate)
 """
 

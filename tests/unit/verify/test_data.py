@@ -245,7 +245,7 @@ def test_verify_raises_the_findings() -> None:
     """The error's message begins with the collective; its findings are those of find_data."""
     plan = schedule(FULL_0)
     with pytest.raises(VerifyError, match="all_reduce: rank 1 output\\+0 \\(8 bytes\\) is never written") as error:
-        verify(plan, request())
+        verify_data(plan, request())
     assert list(error.value.findings) == find_data(plan, request())
 
 

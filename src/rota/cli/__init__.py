@@ -1,0 +1,43 @@
+"""The command line. Everything heavy is imported by the command that needs it; nothing else prints."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from rota.cli.exits import OK, USAGE, WRONG
+from rota.cli.parser import parser
+from rota.cli.talk import print_lines, talk
+from rota.errors import RotaError, StuckError, VerifyError
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0 fine, 1 a schedule or result is wrong, 2 the command is wrong."""
+    reader = parser()
+    arguments = reader.parse_args(argv)
+    if arguments.version:
+        return _version()
+    if arguments.command is None:
+        reader.print_help()
+        return OK
+    try:
+        return int(arguments.command(arguments))
+    except (VerifyError, StuckError) as error:
+        talk(str(error))
+        return WRONG
+    except RotaError as error:
+        talk(str(error))
+        return USAGE
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+
+
+def _version() -> int:
+    from importlib.metadata import version
+
+    print_lines([f"rota {version('rota')}, arithmetic: numpy"])
+    return OK

@@ -1,0 +1,160 @@
+"""What is asked for: the machine, the settings, and the operation or the file of a command line, as jobs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from math import lcm
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rota.errors import UsageError
+
+if TYPE_CHECKING:
+    from rota.frontends.options import Options
+    from rota.isa.enums import EncOp
+    from rota.machine.platform import Platform
+    from rota.request import Groups, Job, Pairs, Request
+    from rota.select.settings import Settings
+
+DEFAULT_PLATFORM: Final = "trn2.48xlarge"
+DEFAULT_SIZE: Final = "1M"
+DEFAULT_DTYPE: Final = "bf16"
+DEFAULT_OP: Final = "sum"
+MOST_RANKS: Final = 1 << 20
+"""Ranks a text may name; which of them the machine has is for it to say, so that every command says it alike."""
+
+
+def settings_of(arguments: argparse.Namespace) -> Settings:
+    """Return the settings: what `--set` assigns, over the known variables of the environment, over the defaults."""
+    from rota.select.settings import parse_settings
+
+    return parse_settings(arguments.set, os.environ)
+
+
+def platform_of(arguments: argparse.Namespace, settings: Settings) -> Platform:
+    """Return the machine; its LNC is that of `--lnc`, or of the settings, or its own."""
+    from rota.machine.platform import load_platform
+
+    lnc = next((lnc for lnc in (arguments.lnc, settings.virtual_core_size, settings.logical_nc_config) if lnc), None)
+    return load_platform(arguments.platform, lnc=lnc, nodes=arguments.nodes, pod_mode=settings.ultraserver_mode)
+
+
+def groups_of(arguments: argparse.Namespace, platform: Platform) -> Groups | None:
+    """Return the groups of `--groups` or `--ranks`; None where neither is given."""
+    from rota.machine.partition import parse_groups
+
+    if arguments.groups is not None and arguments.ranks is not None:
+        raise UsageError("--ranks and --groups: give one of them")
+    if arguments.groups is not None:
+        text = arguments.groups.strip()
+        everyone = text[:1] == "{" and not text.strip("{} ")
+        return parse_groups(text, ranks=platform.ranks if everyone else MOST_RANKS)
+    if arguments.ranks is not None:
+        if not 1 <= arguments.ranks <= platform.ranks:
+            raise UsageError(f"--ranks {arguments.ranks}: expected 1 to {platform.ranks} on {platform.name}")
+        return (tuple(range(arguments.ranks)),)
+    return None
+
+
+def pairs_of(arguments: argparse.Namespace) -> Pairs:
+    """Return the pairs of `--pairs`; none where it is not given."""
+    from rota.machine.pairs import parse_pairs
+
+    text: str | None = getattr(arguments, "pairs", None)
+    return () if text is None else parse_pairs(text, ranks=MOST_RANKS)
+
+
+def jobs_of(arguments: argparse.Namespace, platform: Platform) -> tuple[tuple[Job, ...], bool]:
+    """Return the jobs of the command line, and whether they are one named operation."""
+    from rota.frontends.options import Options
+    from rota.request import Staging
+
+    if arguments.seed < 0:
+        raise UsageError(f"--seed {arguments.seed}: expected 0 or more")
+    options = Options(
+        groups=groups_of(arguments, platform),
+        integer_as_fp32=arguments.integer_as_fp32,
+        pairs=pairs_of(arguments),
+        staging=None if arguments.staging is None else Staging(arguments.staging),
+    )
+    kind = kind_named(arguments.source)
+    if kind is not None:
+        return (_operation(kind, arguments, platform, options),), True
+    path = file_named(arguments.source)
+    for name in ("size", "dtype", "op", "pairs"):
+        if getattr(arguments, name, None) is not None:
+            raise UsageError(f"--{name}: goes with an operation name; {path} says its own")
+    from rota.frontends.jobs import jobs_of_file, read_source
+
+    found, data = read_source(path)
+    return jobs_of_file(path, found, data, platform, options), False
+
+
+def kind_named(source: str) -> EncOp | None:
+    """Return the collective a SOURCE names; None where it is meant as a file."""
+    from rota.request import KIND_SYNONYMS
+
+    return KIND_SYNONYMS.get(source.lower().replace("-", "_"))
+
+
+def file_named(source: str) -> Path:
+    """Return the file a SOURCE names.
+
+    Raises:
+        UsageError: there is none.
+    """
+    from rota.request import KIND_NAMES
+
+    path = Path(source)
+    if not path.exists():
+        raise UsageError(f"{source}: is no file, and no operation of this version ({', '.join(KIND_NAMES.values())})")
+    return path
+
+
+def _operation(kind: EncOp, arguments: argparse.Namespace, platform: Platform, options: Options) -> Job:
+    from rota.frontends.options import by_size, permute
+    from rota.isa.dtypes import parse_dtype, short_name, size_of
+    from rota.isa.enums import REDUCING, EncOp
+    from rota.request import KIND_NAMES, PAIRED, Job, parse_op
+    from rota.units import parse_size
+
+    dtype = parse_dtype(arguments.dtype or DEFAULT_DTYPE)
+    size = parse_size(arguments.size or DEFAULT_SIZE)
+    if kind not in REDUCING and arguments.op is not None:
+        raise UsageError(f"--op: {KIND_NAMES[kind]} does not reduce; leave it out")
+    op = parse_op(arguments.op or DEFAULT_OP) if kind in REDUCING else None
+    width = size_of(dtype) or 1
+    if size % width:
+        raise UsageError(f"--size {size}: expected a whole number of {short_name(dtype)} elements, {width} bytes each")
+    elements = size // width
+    name, called = KIND_NAMES[kind], short_name(dtype)
+    if kind in PAIRED:
+        if not options.pairs or options.groups is not None:
+            raise UsageError(f"{name} goes by pairs: name them with --pairs '0>1,1>0', and no groups")
+        return permute(Job(name, called, (), pairs=options.pairs), kind, dtype, elements, op, platform, options)
+    if options.pairs:
+        raise UsageError(f"--pairs: {name} goes by groups; use --groups")
+    groups = options.groups or (tuple(range(platform.ranks)),)
+    if arguments.size is None:
+        shared = lcm(*map(len, groups))
+        elements = -(-elements // shared) * shared  # the default is the next size that every group can share
+    _check_shards(kind, groups, elements, width)
+    requests: list[Request] = []
+    for ranks in sorted({len(group) for group in groups}, reverse=True):
+        mine = tuple(group for group in groups if len(group) == ranks)
+        each = elements // ranks if kind is EncOp.ALLGATHER else elements
+        requests += by_size(kind, dtype, mine, each, op, options)
+    return Job(name, called, groups, tuple(requests))
+
+
+def _check_shards(kind: EncOp, groups: Groups, elements: int, width: int) -> None:
+    """Refuse a whole buffer that its ranks cannot share equally; the message names the next that they can."""
+    from rota.request import SHARDED
+
+    for ranks in sorted({len(group) for group in groups}, reverse=True):
+        if kind in SHARDED and elements % ranks:
+            raise UsageError(
+                f"--size {elements * width}: expected a whole number of elements for each of {ranks} ranks; the next "
+                f"size is {-(-elements // ranks) * ranks * width}"
+            )
