@@ -7,28 +7,35 @@ checks and times them. Source: design §3.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
 
-from rota.compose.table import compose, composed
+from rota.columns import Array
+from rota.compose.extensions import EXTENSIONS, compose_extension
+from rota.compose.support import can_emit, composed
+from rota.compose.table import Composer, compose
 from rota.device.model import run_images
 from rota.emit import emit
-from rota.errors import UsageError
+from rota.errors import UnsupportedError, UsageError
 from rota.execute.arrays import execute
 from rota.execute.golden import Accuracy, exceeds_exact_integers, make_inputs, measure
-from rota.isa.enums import ALU_OF_CCE, Algorithm, AluOp, EncOp
+from rota.isa.enums import ALU_OF_CCE, Algorithm, AluOp
 from rota.isa.words import Word, encode_word
 from rota.machine.platform import Platform
-from rota.request import Request
-from rota.schedule.ir import Schedule
-from rota.select.choose import Plan, Selector, alike, select
+from rota.request import KIND_NAMES, RINGED, SHARDED, Request, along
+from rota.schedule.ir import Checks, Schedule
+from rota.select.choose import Plan, Selector, alike
+from rota.select.force import extension_choice, forced_choice, neutral
 from rota.select.settings import Settings
 from rota.simulate.engine import Timing, predict
-from rota.verify import verify
+from rota.verify import executable, verify
 
 T = TypeVar("T")
+EXTENSION: Final = "EXTENSION"
+"""What is reported as the algorithm of an operation that the runtime refuses."""
 
 
 class Watch(Protocol):
@@ -43,23 +50,65 @@ def ignore(_: str, value: T, /) -> T:
 
 
 @dataclass(frozen=True, slots=True)
-class Lowered:
-    """A collective on its way to the device; every stage's result is kept."""
+class How:
+    """How collectives are decided, composed and run.
+
+    Attributes:
+        any_group: let a group pass that the machine's rules refuse.
+        algorithm: to use in place of the selected one.
+        composer: of a user's own, in place of all of ours; `name` is how it is reported.
+        extensions: also do what the runtime does not: broadcast, reduce, permute_reduce.
+        verify: prove every schedule.
+        seed: of the inputs.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    any_group: bool = False
+    algorithm: Algorithm | None = None
+    composer: Composer | None = None
+    name: str = ""
+    extensions: bool = False
+    verify: bool = True
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A collective as a proved schedule.
+
+    Attributes:
+        algorithm: as it is reported: an algorithm's name, or that of a user's composer.
+        verified: whether the schedule was proved.
+    """
 
     request: Request
     plan: Plan
-    algorithm: Algorithm
+    algorithm: str
     schedule: Schedule
+    verified: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A collective on its way to the device; every stage's result is kept."""
+
+    composed: Composed
     word: bytes
     images: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A collective that has been run and checked."""
+    """A collective that has been run and checked.
 
-    lowered: Lowered
-    device_matches: bool
+    Attributes:
+        device_matches: whether the device leaves the same bytes as the schedule on arrays; None where the schedule is
+            not emitted, and then `not_on_device` says why.
+    """
+
+    composed: Composed
+    device_matches: bool | None
+    not_on_device: str
     accuracy: Accuracy
     timing: Timing
     warnings: tuple[str, ...]
@@ -67,102 +116,160 @@ class Outcome:
     @property
     def moves(self) -> int:
         """Rows that move data, of all ranks."""
-        return int(np.count_nonzero(self.lowered.schedule.rows.size))
+        return int(np.count_nonzero(self.composed.schedule.rows.size))
 
 
-def split(
-    request: Request, platform: Platform, settings: Settings | None = None, *, any_group: bool = False
-) -> tuple[Request, ...]:
+def split(request: Request, platform: Platform, how: How | None = None) -> tuple[Request, ...]:
     """Return the request as requests whose groups get one algorithm and equally many ring channels.
 
     Raises:
         UsageError, UnsupportedError: a group is not on the machine, cannot be wired, or nothing can carry it.
     """
-    selector = Selector(platform, settings or Settings(), any_group=any_group)
-    if selector.settings.sort_groups:
+    how = how or How()
+    if how.settings.sort_groups:
         request = replace(request, groups=tuple(tuple(sorted(group)) for group in request.groups))
     parts: dict[tuple[int, Algorithm, tuple[Algorithm, ...]], list[tuple[int, ...]]] = {}
+    selector = _selector(platform, how)
     for group in request.groups:
-        plan = selector.select(alike(request, (group,)))
+        plan = _select(selector, alike(request, (group,)), how)
         key = (plan.channels, plan.selected, tuple(leg.algorithm for leg in plan.legs))
         parts.setdefault(key, []).append(group)
     return tuple(alike(request, tuple(parts[key])) for key in sorted(parts, reverse=True))
 
 
-def decide(
-    request: Request, platform: Platform, settings: Settings, *, any_group: bool = False
-) -> tuple[Plan, Algorithm]:
+def decide(request: Request, platform: Platform, how: How, *, emitted: bool = False) -> tuple[Plan, Algorithm]:
     """Return what the runtime takes, and what this version composes for it.
+
+    Args:
+        emitted: it must be something that can be emitted for the device.
 
     Raises:
         UsageError, UnsupportedError: as SELECT does; or nothing that can be composed does the operation on the group.
     """
-    plan = select(request, platform, settings, any_group=any_group)
-    if settings.nop or settings.force_single_rank:
+    plan = _select(_selector(platform, how), request, how)
+    if how.settings.nop or how.settings.force_single_rank:
         raise UsageError(f"{plan.notes[-1]}: there is nothing to run; leave the setting out")
-    return plan, composed(plan)[0]
+    if how.composer is not None or request.kind in EXTENSIONS or request.gather_counts:
+        return plan, plan.selected
+    if how.algorithm is None:
+        return plan, composed(plan, emitted=emitted)[0]
+    if emitted and not can_emit(plan, how.algorithm):
+        raise UnsupportedError(can_emit(plan, how.algorithm).reason)
+    return plan, how.algorithm
+
+
+def prove(
+    request: Request, platform: Platform, how: How | None = None, *, emitted: bool = False, watch: Watch = ignore
+) -> Composed:
+    """Select, compose and prove one collective.
+
+    Raises:
+        UnsupportedError: the machine, or this version, cannot do it.
+        VerifyError: the schedule is wrong.
+    """
+    how = how or How()
+    plan, algorithm = watch("select", decide(request, platform, how, emitted=emitted))
+    _check_rows(plan)
+    if request.kind in RINGED and not request.pairs:
+        rings = [wiring.channels[0].order if wiring.channels else wiring.ranks for wiring in plan.wirings]
+        request = along(request, tuple(rings))
+        plan = replace(plan, request=request)
+    if how.composer is not None:
+        made, name = how.composer(plan), how.name
+    elif request.kind in EXTENSIONS or request.gather_counts:
+        made, name = compose_extension(plan, any_group=how.any_group), EXTENSION
+    else:
+        made, name = compose(plan, algorithm), algorithm.name
+    schedule = watch("compose", made)
+    if how.verify:
+        verify(schedule, request)
+        watch("verify", schedule)
+    return Composed(request, plan, name, schedule, how.verify)
 
 
 def lower(
-    request: Request,
-    platform: Platform,
-    *,
-    settings: Settings | None = None,
-    any_group: bool = False,
-    word: bytes = b"",
-    watch: Watch = ignore,
+    request: Request, platform: Platform, how: How | None = None, *, word: bytes = b"", watch: Watch = ignore
 ) -> Lowered:
     """Lower one collective to the bytes a device would load, and prove its schedule.
 
     Args:
-        any_group: let a group pass that the machine's rules refuse.
         word: the instruction word it comes from; made when there is none.
 
     Raises:
         UnsupportedError: the machine, or this version, cannot do it.
         VerifyError: the schedule is wrong.
     """
-    plan, algorithm = watch("select", decide(request, platform, settings or Settings(), any_group=any_group))
-    _check_rows(plan)
-    schedule = watch("compose", compose(plan, algorithm))
-    verify(schedule, request)
-    watch("verify", schedule)
-    own_word = word or _word(request)
-    images = watch("emit", emit(schedule, request, platform, algorithm=algorithm, words=own_word))
-    return Lowered(request, plan, algorithm, schedule, own_word, images)
+    made = prove(request, platform, how, emitted=True, watch=watch)
+    if made.algorithm not in Algorithm.__members__:
+        raise UnsupportedError(f"{made.algorithm} is not emitted in this version; `rota run` proves and executes it")
+    return Lowered(made, *_emit(made, platform, word, watch))
 
 
 def run(
-    request: Request,
-    platform: Platform,
-    *,
-    seed: int = 0,
-    settings: Settings | None = None,
-    any_group: bool = False,
-    word: bytes = b"",
-    watch: Watch = ignore,
+    request: Request, platform: Platform, how: How | None = None, *, word: bytes = b"", watch: Watch = ignore
 ) -> Outcome:
-    """Lower one collective, run its bytes, execute its schedule, compare both, measure and time.
-
-    Args:
-        seed: of the inputs.
+    """Compose one collective, execute its schedule, run its bytes where it is emitted, compare, measure and time.
 
     Raises:
         UsageError: it takes more memory than there is.
         UnsupportedError, VerifyError, StuckError: as the stages do.
     """
-    _check_memory(request, settings or Settings())
-    lowered = lower(request, platform, settings=settings, any_group=any_group, word=word, watch=watch)
-    inputs = make_inputs(request, np.random.default_rng(seed))
-    expected = watch("execute", execute(lowered.schedule, inputs))
-    result = watch("device", run_images(lowered.images, inputs))
-    matches = np.array_equal(expected.view(np.uint8), result.view(np.uint8))
-    accuracy = watch("golden", measure(request, inputs, result))
-    timing = watch("simulate", predict(lowered.schedule, request, platform))
-    warnings = [warning for wiring in lowered.plan.wirings for warning in wiring.warnings]
-    if exceeds_exact_integers(request, inputs):
+    how = how or How()
+    _check_memory(request, how.settings)
+    made = prove(request, platform, how, watch=watch)
+    if made.schedule.checks is Checks.FORM:
+        made = replace(made, schedule=executable(made.schedule))
+    inputs = make_inputs(made.request, np.random.default_rng(how.seed))
+    expected = watch("execute", execute(made.schedule, inputs, scales=made.request.scales))
+    matches, because = _on_device(made, platform, word, inputs, expected, watch)
+    accuracy = watch("golden", measure(made.request, inputs, expected))
+    timing = watch("simulate", predict(made.schedule, made.request, platform))
+    warnings = [warning for wiring in made.plan.wirings for warning in wiring.warnings]
+    if exceeds_exact_integers(made.request, inputs):
         warnings.append("values above 2^24 were met: an integer reduced through float32 is no longer exact")
-    return Outcome(lowered, matches, accuracy, timing, tuple(dict.fromkeys(warnings)))
+    return Outcome(made, matches, because, accuracy, timing, tuple(dict.fromkeys(warnings)))
+
+
+def _selector(platform: Platform, how: How) -> Selector:
+    settings = how.settings if how.algorithm is None else neutral(how.settings)
+    return Selector(platform, settings, any_group=how.any_group)
+
+
+def _select(selector: Selector, request: Request, how: How) -> Plan:
+    """Return the plan of a request: the runtime's, or that of the algorithm asked for, or of an extension."""
+    extends = request.kind in EXTENSIONS or bool(request.gather_counts)
+    if extends and not how.extensions:
+        name = "all_gather of unequal shards" if request.gather_counts else KIND_NAMES[request.kind]
+        raise UnsupportedError(f"{name}: not supported operation (op_type {request.kind:d}); --extensions does it")
+    if request.kind in EXTENSIONS:
+        return selector.select(request, extension_choice)
+    algorithm = Algorithm.MESH if request.gather_counts else how.algorithm
+    if algorithm is None:
+        return selector.select(request)
+    return selector.select(request, partial(forced_choice, algorithm=algorithm))
+
+
+def _emit(made: Composed, platform: Platform, word: bytes, watch: Watch) -> tuple[bytes, tuple[bytes, ...]]:
+    own_word = word or _word(made.request)
+    algorithm = Algorithm[made.algorithm]
+    return own_word, watch("emit", emit(made.schedule, made.request, platform, algorithm=algorithm, words=own_word))
+
+
+def _on_device(
+    made: Composed, platform: Platform, word: bytes, inputs: Array, expected: Array, watch: Watch
+) -> tuple[bool | None, str]:
+    """Run a schedule's bytes where they are emitted; return whether the results are equal, or why they are not run."""
+    if made.algorithm not in Algorithm.__members__:
+        return None, f"{made.algorithm} is not emitted in this version"
+    can = can_emit(made.plan, Algorithm[made.algorithm])
+    if not can:
+        return None, can.reason
+    try:
+        _, images = _emit(made, platform, word, watch)
+    except UnsupportedError as error:
+        return None, str(error)
+    result = watch("device", run_images(images, inputs))
+    return np.array_equal(expected.view(np.uint8), result.view(np.uint8)), ""
 
 
 _MOST_ROWS: Final = 1 << 24
@@ -198,7 +305,7 @@ def _check_memory(request: Request, settings: Settings) -> None:
 
 def _word(request: Request) -> bytes:
     """Return the compiler's word for a request: tensor 0 to tensor 1, group list 0."""
-    elements = request.count if request.kind is EncOp.ALLREDUCE else request.count // request.ranks
+    elements = request.count // request.ranks if request.kind in SHARDED else request.count
     alu = AluOp.BYPASS if request.op is None else ALU_OF_CCE[request.op]
     return encode_word(
         Word(kind=request.kind, alu_op=alu, dtype=request.dtype, input_id=0, output_id=1, num_elements=elements)

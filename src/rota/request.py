@@ -195,6 +195,11 @@ class Request:
         return tuple(row[self.ranks - i :] + row[: self.ranks - i] for i in range(self.ranks))
 
     @property
+    def member_scales(self) -> tuple[float, ...]:
+        """The scale of each member, in the numbering of a schedule; none unless it is an fma."""
+        return self.scales * (len(self.members) // len(self.scales)) if self.scales else ()
+
+    @property
     def select_size(self) -> int:
         """Bytes that SELECT compares with its limits: C for all-gather and reduce-scatter, else B.
 

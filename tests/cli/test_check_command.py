@@ -232,7 +232,7 @@ def test_every_collective_of_a_program(rota: Rota, tmp_path: Path) -> None:
 
 
 def test_the_same_program_explained_and_run(rota: Rota, tmp_path: Path) -> None:
-    """`explain` answers for the kinds that `run` and `lower` refuse; these go on with the others, exit 1."""
+    """What `explain` says is composed, `run` runs; what is refused is refused alike; `lower` writes what has bytes."""
     path = tmp_path / "kinds.hlo"
     path.write_text(HLO)
     ran = rota("explain", str(path), "--json")
@@ -247,13 +247,17 @@ def test_the_same_program_explained_and_run(rota: Rota, tmp_path: Path) -> None:
         (None, 16),
         (None, 16),
     ], "groups of two sizes are two requests"
-    assert [each["composed"] for each in documents[:3]] == ["RING", None, None]
+    assert [each["composed"] for each in documents[:3]] == ["SINGLE_STEP_MESH", "MESH", "RING"]
     rows = json.loads(rota("run", str(path), "--json").out)["collectives"]
-    assert [row["refused"] is None for row in rows] == [True, False, False, False, False, False, False]
-    assert rows[1]["refused"] == documents[1]["composed_because"]
+    assert [row["refused"] is None for row in rows] == [True, True, True, False, False, False, False]
+    assert [row["algorithm"] for row in rows[:3]] == [each["composed"] for each in documents[:3]]
+    reasons = [row["refused"].removesuffix("; --extensions does it") for row in rows[3:]]
+    assert reasons == [each["refused"] for each in documents[3:]]
     ran = rota("lower", str(path), "-o", str(tmp_path / "out"))
     assert ran.code == 1
-    assert len(list((tmp_path / "out").iterdir())) == 1
+    written = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert written[0] == "000-all_reduce"
+    assert not any("all_to_all" in name for name in written), "a mesh has no bytes, and no ring does it"
 
 
 def test_the_examples_are_legal(rota: Rota) -> None:

@@ -49,7 +49,7 @@ def test_explain_json(rota: Rota) -> None:
     """The document has the decision, every verdict, every limit row and which one was read."""
     document = json.loads(rota("explain", "allr", "--size", "16K", "--json").out)
     assert document["schema"] == 1
-    assert (document["algorithm"], document["composed"]) == ("SINGLE_STEP_MESH", "RING")
+    assert (document["algorithm"], document["composed"]) == ("SINGLE_STEP_MESH", "SINGLE_STEP_MESH")
     assert [row["name"] for row in document["limits"] if row["read"]] == ["single-step"]
     assert all(verdict["reason"] and verdict["source"] for verdict in document["verdicts"])
     assert document["settings"]["NEURON_RT_CC_CHANNEL_BUFFER_N"] == 8
@@ -207,7 +207,7 @@ def test_colour_is_for_terminals(rota: Rota, tmp_path: Path, monkeypatch: pytest
     assert "\x1b" not in rota("disasm", str(path)).out
 
 
-@pytest.mark.parametrize("command", ["run", "explain", "lower", "check"])
+@pytest.mark.parametrize("command", ["run", "explain", "lower", "check", "verify"])
 def test_help_teaches(rota: Rota, command: str) -> None:
     """Help has two examples and every common flag."""
     ran = rota(command, "--help")

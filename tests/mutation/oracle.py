@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
-from reference import wrong_data
+from tests.mutation.reference import wrong_data
 
 from rota.columns import Array, Bool
 from rota.request import Request
@@ -48,9 +48,9 @@ def judge(schedule: Schedule, request: Request, *, grain: int = 1) -> Judgement:
     if wrong:
         return Judgement(Verdict.WRONG, tuple(sorted({row for _, row in wrong})))
     for verdict, pairs in (
-        (Verdict.RACE, _races(schedule, before)),
-        (Verdict.NOT_ENTERED, _not_entered(schedule, before)),
-        (Verdict.NOT_FINISHED, _not_finished(schedule, before)),
+        (Verdict.RACE, races(schedule, before)),
+        (Verdict.NOT_ENTERED, not_entered(schedule, before)),
+        (Verdict.NOT_FINISHED, not_finished(schedule, before)),
     ):
         pair = next(pairs, None)
         if pair is not None:
@@ -83,7 +83,7 @@ class _Runs:
         for index, queue in enumerate(self.lanes):
             self.queue[index, : queue.size] = queue
         self.fence = np.append(schedule.rows.fence, False)
-        self.waits = _padded(schedule.waits.ptr, _thresholds(schedule, width), (schedule.ranks * width, 0))
+        self.waits = _padded(schedule.waits.ptr, thresholds(schedule, width), (schedule.ranks * width, 0))
         key = schedule.signals.rank.astype(np.int64) * width + schedule.signals.semaphore
         self.signals = _padded(
             schedule.signals.ptr, np.stack((key, schedule.signals.add), axis=1), (schedule.ranks * width, 0)
@@ -123,7 +123,7 @@ def _padded(ptr: Array, items: Array, nothing: tuple[int, int]) -> Array:
     return out
 
 
-def _thresholds(schedule: Schedule, width: int) -> Array:
+def thresholds(schedule: Schedule, width: int) -> Array:
     """Return (semaphore, additions it needs in all) of each wait, by walking the rows."""
     spent: dict[int, int] = {}
     out = np.empty((schedule.wait_row.size, 2), np.int64)
@@ -147,7 +147,7 @@ def _accesses(schedule: Schedule) -> Array:
     return np.array(out, np.int64).reshape(-1, 6)
 
 
-def _races(schedule: Schedule, before: Bool) -> Iterator[tuple[int, int]]:
+def races(schedule: Schedule, before: Bool) -> Iterator[tuple[int, int]]:
     """Yield pairs of rows that touch the same bytes, one of them writing, and are not ordered."""
     access = _accesses(schedule)
     row, rank, buffer, start, end, writes = access.T
@@ -166,14 +166,14 @@ def _foreign(schedule: Schedule) -> Iterator[tuple[int, int]]:
             yield row, rank
 
 
-def _not_entered(schedule: Schedule, before: Bool) -> Iterator[tuple[int, int]]:
+def not_entered(schedule: Schedule, before: Bool) -> Iterator[tuple[int, int]]:
     for row, rank in _foreign(schedule):
         own = np.flatnonzero(schedule.rows.rank == rank)
         if not before[own, row].any():
             yield row, int(own[0]) if own.size else -1
 
 
-def _not_finished(schedule: Schedule, before: Bool) -> Iterator[tuple[int, int]]:
+def not_finished(schedule: Schedule, before: Bool) -> Iterator[tuple[int, int]]:
     lane = schedule.rows.rank.astype(np.int64) * 256 + schedule.rows.queue
     for row, rank in _foreign(schedule):
         ends = [int(np.flatnonzero(lane == name)[-1]) for name in np.unique(lane[schedule.rows.rank == rank])]

@@ -88,6 +88,12 @@ def _outputs(schedule: Schedule, request: Request, grain: int, memory: Memory) -
                     wanted = (group, offset % request.share, frozenset([offset // request.share]))
                 case EncOp.REDUCE_SCATTER:
                     wanted = (group, member * request.share + offset, everyone)
+                case EncOp.ALLTOALL:
+                    source, within = divmod(offset, request.share)
+                    wanted = (group, member * request.share + within, frozenset([source]))
+                case EncOp.PERMUTE:
+                    source = next(a for a, b in request.pairs if b == request.groups[group][member])
+                    wanted = (group, offset, frozenset([request.groups[group].index(source)]))
                 case _:
                     wanted = (group, offset, everyone)
             if value not in (SPOILED, wanted):

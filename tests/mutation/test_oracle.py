@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mutants import Drop, Mutant, build
-from oracle import Verdict, judge, precedence
+from tests.mutation.mutants import Edit, Mutant, build
+from tests.mutation.oracle import Verdict, judge, precedence
 
 from rota.compose.ring import compose_ring
 from rota.isa.dtypes import Dtype
@@ -51,11 +51,11 @@ def test_without_the_fence_a_row_races_with_the_row_before_it() -> None:
 @pytest.mark.parametrize(
     ("mutant", "verdict"),
     [
-        (Mutant(Drop.WAIT, row=2, entry=0), Verdict.RACE),  # it reads a slot that may not be written yet
-        (Mutant(Drop.WAIT, row=4, entry=2), Verdict.EQUIVALENT),  # rank 1 must have sent before anyway
-        (Mutant(Drop.WAIT, row=5, entry=3), Verdict.NOT_FINISHED),  # rank 1 ends before its output is written
-        (Mutant(Drop.ROW, row=5), Verdict.NOT_FINISHED),
-        (Mutant(Drop.SOURCE, row=2, entry=2), Verdict.WRONG),
+        (Mutant(Edit.DROP_WAIT, row=2), Verdict.RACE),  # it reads a slot that may not be written yet
+        (Mutant(Edit.DROP_WAIT, row=4), Verdict.EQUIVALENT),  # rank 1 must have sent before anyway
+        (Mutant(Edit.DROP_WAIT, row=5), Verdict.NOT_FINISHED),  # rank 1 ends before its output is written
+        (Mutant(Edit.DROP_ROW, row=5), Verdict.NOT_FINISHED),
+        (Mutant(Edit.DROP_SOURCE, row=2), Verdict.WRONG),
     ],
 )
 def test_each_edit_makes_the_fault_it_is_known_to_make(mutant: Mutant, verdict: Verdict) -> None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mutants import Drop, build, mutants
-from reference import wrong_data
+from tests.mutation.mutants import Edit, build, mutants
+from tests.mutation.reference import wrong_data
 
 from rota.compose.ring import compose_ring
 from rota.errors import VerifyError
@@ -138,5 +138,5 @@ def _swap_targets(schedule: Schedule, draw: st.DrawFn) -> Schedule:
 
 
 def _drop_source(schedule: Schedule, draw: st.DrawFn) -> Schedule:
-    sources = [mutant for mutant in mutants(schedule) if mutant.drop is Drop.SOURCE]
+    sources = [mutant for mutant in mutants(schedule) if mutant.edit is Edit.DROP_SOURCE]
     return build(schedule, draw(st.sampled_from(sources))) if sources else schedule

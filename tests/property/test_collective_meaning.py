@@ -129,7 +129,8 @@ def direct(request: Request) -> list[Row]:
 
 def staged(request: Request) -> list[Row]:
     """Bring every source to the scratch of its target first; an fma scales it on the way, and then adds partials."""
-    op, rows, last, used = OP_TEXT[request.op], [], [], {}
+    op, rows, last = OP_TEXT[request.op], [], []
+    used: dict[int, int] = {}
     for piece in pieces(request):
         slots = []
         for r, at in piece.sources:

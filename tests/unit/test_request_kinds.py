@@ -98,6 +98,9 @@ def test_an_fma_has_a_scale_for_all_or_for_each(kind: EncOp, scales: tuple[float
     asked = request(kind, op=CceType.FMA, scales=scales)
     assert asked.scales == tuple(np.array(scales, np.float32).astype(float).tolist())
     assert parse_op("fma") is CceType.FMA
+    two = replace(asked, groups=((4, 5, 6, 7), (0, 1, 2, 3)))
+    assert two.member_scales == (asked.scales * 8)[:8]
+    assert request(kind).member_scales == ()
 
 
 @pytest.mark.parametrize("scales", [(), (1.0,) * 3, (1.0,) * 5])
@@ -188,7 +191,12 @@ def test_an_implicit_permute_may_name_its_ring(kind: EncOp) -> None:
     asked = along(request(kind, groups=two), ((4, 6, 5), (2, 1, 0)))
     assert asked.pairs == ((4, 6), (6, 5), (5, 4), (2, 1), (1, 0), (0, 2))
     assert along(request(kind, groups=((3,),)), ((3,),)).pairs == ((3, 3),)
-    for broken in (asked.pairs[:5], asked.pairs[:3], ((4, 4), *asked.pairs[1:2], (5, 6), *asked.pairs[3:])):
+    for broken in (
+        asked.pairs[:5],
+        ((4, 6), (6, 4), *asked.pairs[3:]),
+        asked.pairs[:3],
+        ((4, 4), *asked.pairs[1:2], (5, 6), *asked.pairs[3:]),
+    ):
         with pytest.raises(UsageError, match=r"are no single ring over group [01]; name one, or no pairs"):
             replace(asked, pairs=broken)
 

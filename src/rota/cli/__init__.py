@@ -26,7 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(arguments.command(arguments))
     except (VerifyError, StuckError) as error:
-        talk(str(error))
+        more = len(error.findings) - 1 if isinstance(error, VerifyError) else 0
+        talk(f"{error}" + (f" (and {more} more; `rota verify` lists them)" if more > 0 else ""))
         return WRONG
     except RotaError as error:
         talk(str(error))

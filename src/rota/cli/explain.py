@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from rota.cli.exits import OK, USAGE, WRONG
 from rota.cli.sources import jobs_of, platform_of, settings_of
 from rota.cli.talk import place, print_lines
-from rota.errors import RotaError, UsageError
+from rota.errors import RotaError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
+    from rota.isa.enums import Algorithm
     from rota.report.explain import Explanation
     from rota.request import Job, Request
     from rota.select.choose import Selector
@@ -42,10 +43,12 @@ def explain(arguments: argparse.Namespace) -> int:
                 documents.append({"schema": 1, "refused": reason, **where})
                 print_lines([] if arguments.json else [f"{place(job)}{job.kind} refused: {reason}", ""])
             elif part is not None:
-                documents.append(explain_json(part) | where)
+                phases = _phases(part, single=single) if arguments.phases else None
+                documents.append(explain_json(part) | ({} if phases is None else {"phases": phases[1]}) | where)
                 if not arguments.json:
                     print_lines([] if single else [place(job).rstrip()])
-                    print_lines([*explain_text(part, sources=arguments.sources), ""])
+                    lines = [] if phases is None else phases[0]
+                    print_lines([*explain_text(part, sources=arguments.sources), *lines, ""])
     if arguments.json:
         document = documents[0] if len(documents) == 1 and single else {"schema": 1, "collectives": documents}
         print_lines([json.dumps(document, indent=1, allow_nan=False)])
@@ -84,14 +87,31 @@ def _split(request: Request, selector: Selector) -> list[Request]:
 
 
 def _explanation(request: Request, selector: Selector) -> Explanation:
-    from rota.report.composed import composed_for
+    from rota.compose.support import composed
     from rota.report.explain import Explanation
     from rota.select.whatif import switch_points, what_if
 
     plan = selector.select(request)
-    composed, because = composed_for(plan)
+    try:
+        algorithm, verdict = composed(plan)
+        made: Algorithm | None = algorithm
+        because = "" if verdict else verdict.reason
+    except UnsupportedError as error:
+        made, because = None, str(error)
     ranges = switch_points(selector, request, _LEAST, _MOST)
-    return Explanation(plan, selector.platform, composed, because, ranges, what_if(selector, request))
+    return Explanation(plan, selector.platform, made, because, ranges, what_if(selector, request))
+
+
+def _phases(part: Explanation, *, single: bool) -> tuple[list[str], list[dict[str, Any]]] | None:
+    """Return the phases as lines and as records; None for what has none in a file, a refusal when it was named."""
+    from rota.report.phases import phases_json, phases_text
+
+    try:
+        return list(phases_text(part.plan, part.platform)), phases_json(part.plan, part.platform)
+    except UsageError:
+        if single:
+            raise
+        return None
 
 
 def _sweep(arguments: argparse.Namespace, jobs: tuple[Job, ...], selector: Selector, *, single: bool) -> int:

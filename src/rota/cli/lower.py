@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rota.cli.exits import OK, USAGE, WRONG
-from rota.cli.sources import jobs_of, platform_of, settings_of
+from rota.cli.sources import how_of, jobs_of, platform_of, settings_of
 from rota.cli.talk import Progress, place, print_lines, say_substitutions, talk
-from rota.errors import RotaError, UsageError, VerifyError
+from rota.errors import RotaError, UnsupportedError, UsageError, VerifyError
 
 if TYPE_CHECKING:
     from rota.machine.platform import Platform
+    from rota.pipeline import How
     from rota.request import Groups, Job, Request
-    from rota.select.settings import Settings
 
 
 def lower_command(arguments: argparse.Namespace) -> int:
@@ -24,7 +24,7 @@ def lower_command(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     platform = platform_of(arguments, settings)
     jobs, single = jobs_of(arguments, platform)
-    done = _Lowering(platform, settings, arguments.any_group, arguments.output, single)
+    done = _Lowering(platform, how_of(arguments, settings), arguments.output, single)
     for number, job in enumerate(jobs):
         for note in job.notes:
             talk(f"{place(job)}{note}")
@@ -53,8 +53,7 @@ class _Lowering:
     """How everything is lowered, and what was written so far."""
 
     platform: Platform
-    settings: Settings
-    any_group: bool
+    how: How
     output: Path
     single: bool
     written: list[dict[str, Any]] = field(default_factory=list)
@@ -65,16 +64,31 @@ class _Lowering:
 def _lower_job(number: int, job: Job, done: _Lowering) -> None:
     from rota.pipeline import split
 
-    parts = [
-        part
-        for request in job.requests
-        for part in split(request, done.platform, done.settings, any_group=done.any_group)
-    ]
+    for request in job.requests:
+        _check_emitted(job, request, done.how)
+    parts = [part for request in job.requests for part in split(request, done.platform, done.how)]
     for index, part in enumerate(parts):
         several = f"-{index}" if len(parts) > 1 else ""
         alone = done.single and len(parts) == 1
         directory = done.output if alone else done.output / f"{number:03d}-{job.kind}{several}"
         _lower_part(number, job, part, directory, done)
+
+
+def _check_emitted(job: Job, request: Request, how: How) -> None:
+    """Refuse what can be composed and run on arrays, and has no bytes yet.
+
+    Raises:
+        UnsupportedError: a user's own algorithm, or what the runtime does not do.
+    """
+    from rota.compose.extensions import EXTENSIONS
+
+    if how.composer is not None:
+        raise UnsupportedError(f"{how.name} is not emitted in this version; `rota run` and `rota verify` take it")
+    if how.extensions and (request.kind in EXTENSIONS or request.gather_counts):
+        unequal = " of unequal shards" if request.gather_counts else ""
+        raise UnsupportedError(
+            f"{job.kind}{unequal} is not emitted in this version; `rota run` and `rota verify` do it"
+        )
 
 
 def _lower_part(number: int, job: Job, part: Request, directory: Path, done: _Lowering) -> None:
@@ -83,9 +97,7 @@ def _lower_part(number: int, job: Job, part: Request, directory: Path, done: _Lo
     from rota.pipeline import lower
 
     progress = Progress(f"{place(job)}{job.kind}")
-    lowered = lower(
-        part, done.platform, settings=done.settings, any_group=done.any_group, word=job.word, watch=progress
-    )
+    lowered = lower(part, done.platform, done.how, word=job.word, watch=progress)
     write_images(directory, lowered.images, part, done.platform, lowered.word)
     done.words.append((number, lowered.word, part.groups))
     totals = [counts(image) for image in lowered.images]
@@ -94,8 +106,8 @@ def _lower_part(number: int, job: Job, part: Request, directory: Path, done: _Lo
         {
             "directory": str(directory),
             "request": part.to_text(),
-            "selected": lowered.plan.selected.name,
-            "algorithm": lowered.algorithm.name,
+            "selected": lowered.composed.plan.selected.name,
+            "algorithm": lowered.composed.algorithm,
             "images": len(totals),
             **sums,
         }

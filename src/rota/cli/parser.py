@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from rota.cli.barrier import BARRIER_ABOUT, barrier, barrier_arguments
 from rota.cli.check import check
 from rota.cli.explain import explain
 from rota.cli.listing import asm, disasm
@@ -14,6 +15,7 @@ from rota.cli.lower import lower_command
 from rota.cli.platforms import platforms
 from rota.cli.run import run_command
 from rota.cli.sources import DEFAULT_DTYPE, DEFAULT_OP, DEFAULT_PLATFORM, DEFAULT_SIZE
+from rota.cli.verify import verify_command
 
 _ABOUT: Final = """\
 The collective-communication stack of AWS Trainium's runtime, in the open: select an algorithm, compose its
@@ -25,8 +27,8 @@ schedule, emit the bytes a device loads, prove them, run them on a device model,
   rota check step.hlo --platform trn2.48xlarge                is it legal there, and why not
 """
 _RUN: Final = """\
-Lower every collective of SOURCE to bytes, run these on the device model, and compare with the schedule executed on
-arrays and with a float64 golden. One row each; sizes are the whole buffer.
+Compose every collective of SOURCE, prove it, run it on arrays and, where it is emitted, as bytes on the device model;
+compare both, and with a float64 golden. One row each; sizes are the whole buffer.
 
   rota run all_gather --platform trn1.32xlarge --ranks 32 --size 64K --dtype fp32
   rota run examples/tensor_parallel.hlo --json
@@ -47,6 +49,16 @@ the runtime's own message is, and the nearest legal groups. Exit 0 legal (with w
   rota check --platform trn1.32xlarge --pairs '0>1,1>0'
   rota check all_to_all --platform trn2.48xlarge --nodes 2 --groups '0-3,64-67'
   rota check step.hlo --platform trn2.48xlarge --json
+"""
+_VERIFY: Final = """\
+Compose every collective of SOURCE and prove it: that all executions end alike (no deadlock, no race, every rank entered
+and finished) and that every output byte holds each contribution once; for a file, also that its collectives match
+across the ranks. Exit 0 proved, 1 something is wrong, 2 the command is.
+
+  rota verify all_reduce --platform trn2.48xlarge --ranks 64 --size 1M
+  rota verify all_gather --ranks 16 --size 64K --algorithm examples/my_algorithm.py:compose --json
+  rota verify examples/data_parallel.hlo
+  rota verify ring.sched
 """
 _PLATFORMS: Final = """\
 List the machines, or show one: its topology as a drawing, ranks and replica groups, every rate with its unit, and which
@@ -96,6 +108,8 @@ def parser() -> argparse.ArgumentParser:
         ("run", _RUN, run_command, _run_arguments),
         ("explain", _EXPLAIN, explain, _explain_arguments),
         ("check", _CHECK, check, _check_arguments),
+        ("verify", _VERIFY, verify_command, _verify_arguments),
+        ("barrier", BARRIER_ABOUT, barrier, barrier_arguments),
         ("platforms", _PLATFORMS, platforms, _platforms_arguments),
         ("lower", _LOWER, lower_command, _lower_arguments),
         ("disasm", _DISASM, disasm, _disasm_arguments),
@@ -126,18 +140,49 @@ def _command(
 def _run_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("source", metavar="SOURCE", help=_SOURCE)
     _common(command)
+    _pairs(command)
+    _composing(command)
+    command.add_argument("--no-verify", action="store_true", help="leave the proof out; the output says so")
+
+
+def _verify_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "source", metavar="SOURCE", help=f"{_SOURCE}; or the text of a schedule, whose order is proved"
+    )
+    _common(command)
+    _pairs(command)
+    _composing(command)
+
+
+def _composing(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--algorithm",
+        metavar="NAME",
+        help="compose this one, whatever the runtime takes: RING, MESH, ...; or file.py:function, a composer of yours",
+    )
+    command.add_argument(
+        "--extensions",
+        action="store_true",
+        help="also do what the runtime refuses: broadcast, reduce, permute_reduce, all_gather with --counts",
+    )
 
 
 def _lower_arguments(command: argparse.ArgumentParser) -> None:
-    _run_arguments(command)
+    command.add_argument("source", metavar="SOURCE", help=_SOURCE)
+    _common(command)
+    _composing(command)
     command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="directory to write")
     command.add_argument("--neff", type=Path, metavar="FILE", help="write the words into a NEFF as well")
 
 
 def _explain_arguments(command: argparse.ArgumentParser) -> None:
-    _run_arguments(command)
+    command.add_argument("source", metavar="SOURCE", help=_SOURCE)
+    _common(command)
     _pairs(command)
     command.add_argument("--sweep", metavar="LOW:HIGH", help="the algorithm at every size between, for example 1K:1G")
+    command.add_argument(
+        "--phases", action="store_true", help="also the phases of a mesh over a switch, and their log lines"
+    )
     command.add_argument("--sources", action="store_true", help="end every choice with where it was read")
 
 
@@ -207,7 +252,13 @@ def _common(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--dtype", help=f"bf16 fp16 fp32 fp8_e3m4 fp8_e4m3 fp8_e5m2 int8 .. uint64 (default {DEFAULT_DTYPE})"
     )
-    command.add_argument("--op", help=f"sum, max or min (default {DEFAULT_OP})")
+    command.add_argument("--op", help=f"sum, max, min or fma (default {DEFAULT_OP})")
+    command.add_argument("--scale", help="scales of an fma: one for all ranks, or one for each, with commas between")
+    command.add_argument("--in-place", action="store_true", help="the output is the input (all_reduce)")
+    command.add_argument("--root", type=int, metavar="N", help="position of a broadcast's or reduce's root (default 0)")
+    command.add_argument(
+        "--counts", help="elements of an all_to_all_v, one row for each sender ('1,2;3,4'); of an all_gather, one row"
+    )
     command.add_argument(
         "--integer-as-fp32", action="store_true", help="reduce integers rounded through float32, exact up to 2^24"
     )

@@ -1,23 +1,22 @@
-"""`rota run`: lower, run on the device model, compare and time."""
+"""`rota run`: compose, prove, execute, run on the device model what is emitted, compare and time."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rota.cli.exits import OK, USAGE, WRONG
-from rota.cli.sources import DEFAULT_PLATFORM, jobs_of, platform_of, settings_of
-from rota.cli.talk import Progress, place, print_lines, say_substitutions, talk
+from rota.cli.sources import DEFAULT_PLATFORM, how_of, jobs_of, platform_of, settings_of
+from rota.cli.talk import Progress, place, print_lines, say_not_on_device, say_substitutions, talk
 from rota.errors import RotaError, StuckError, UsageError, VerifyError
 
 if TYPE_CHECKING:
     from rota.machine.platform import Platform
+    from rota.pipeline import How
     from rota.report.rows import Row
     from rota.request import Job
-    from rota.select.settings import Settings
 
 
 def run_command(arguments: argparse.Namespace) -> int:
@@ -27,8 +26,8 @@ def run_command(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     platform = platform_of(arguments, settings)
     jobs, single = jobs_of(arguments, platform)
-    how = _How(platform, settings, arguments.seed, arguments.any_group, single)
-    rows = [row for job in jobs for row in _run_job(job, how)]
+    how = how_of(arguments, settings)
+    rows = [row for job in jobs for row in _run_job(job, platform, how, single=single)]
     if arguments.json:
         document = {"schema": 1, "platform": platform.name, "nodes": platform.instances, "lnc": platform.lnc}
         document["seed"] = arguments.seed
@@ -41,57 +40,38 @@ def run_command(arguments: argparse.Namespace) -> int:
         machine = f"{several}{platform.name}{default} of {platform.ranks} ranks"
         print_lines([f"# rota run {arguments.source}: {machine}, seed {arguments.seed}"])
         print_lines(table(rows))
-    say_substitutions([(row.selected, row.algorithm) for row in rows])
+    say_substitutions([(row.selected, row.algorithm) for row in rows], own=how.name)
+    say_not_on_device([row.not_on_device for row in rows])
+    if arguments.no_verify:
+        talk("--no-verify: nothing was proved")
     if all(row.refused for row in rows):
         return USAGE
     return OK if all(row.good for row in rows) else WRONG
 
 
-@dataclass(frozen=True, slots=True)
-class _How:
-    """How every collective of a command is run; a single one raises what refuses it."""
-
-    platform: Platform
-    settings: Settings
-    seed: int
-    any_group: bool
-    single: bool
-
-
-def _run_job(job: Job, how: _How) -> Iterator[Row]:
+def _run_job(job: Job, platform: Platform, how: How, *, single: bool) -> Iterator[Row]:
+    """Yield the rows of one instruction; a single one raises what refuses it."""
     from rota.pipeline import run, split
     from rota.report.rows import refused_row, row_of
 
     for note in job.notes:
         talk(f"{place(job)}{note}")
     if job.refused is not None:
-        if how.single:
+        if single:
             raise UsageError(job.refused)
         yield refused_row(job, job.refused)
     for request in job.requests:
         progress = Progress(f"{place(job)}{job.kind}")
         try:
-            parts = split(request, how.platform, how.settings, any_group=how.any_group)
-            outcomes = [
-                run(
-                    part,
-                    how.platform,
-                    seed=how.seed,
-                    settings=how.settings,
-                    word=job.word,
-                    any_group=how.any_group,
-                    watch=progress,
-                )
-                for part in parts
-            ]
+            parts = split(request, platform, how)
+            outcomes = [run(part, platform, how, word=job.word, watch=progress) for part in parts]
         except (VerifyError, StuckError):
             raise
         except RotaError as error:
-            if how.single:
+            if single:
                 raise
             yield refused_row(job, str(error), request)
             continue
-        for outcome in outcomes:
-            for warning in outcome.warnings:
-                talk(f"{place(job)}warning: {warning}")
+        for warning in dict.fromkeys(warning for outcome in outcomes for warning in outcome.warnings):
+            talk(f"{place(job)}warning: {warning}")
         yield row_of(job, request, outcomes)

@@ -8,13 +8,16 @@ from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from rota.cli.algorithm import algorithm_of
 from rota.errors import UsageError
 
 if TYPE_CHECKING:
     from rota.frontends.options import Options
-    from rota.isa.enums import EncOp
+    from rota.isa.dtypes import Dtype
+    from rota.isa.enums import CceType, EncOp
     from rota.machine.platform import Platform
-    from rota.request import Groups, Job, Pairs, Request
+    from rota.pipeline import How
+    from rota.request import Counts, Groups, Job, Pairs, Request
     from rota.select.settings import Settings
 
 DEFAULT_PLATFORM: Final = "trn2.48xlarge"
@@ -38,6 +41,27 @@ def platform_of(arguments: argparse.Namespace, settings: Settings) -> Platform:
 
     lnc = next((lnc for lnc in (arguments.lnc, settings.virtual_core_size, settings.logical_nc_config) if lnc), None)
     return load_platform(arguments.platform, lnc=lnc, nodes=arguments.nodes, pod_mode=settings.ultraserver_mode)
+
+
+def how_of(arguments: argparse.Namespace, settings: Settings) -> How:
+    """Return how everything is decided, composed and run.
+
+    Raises:
+        UsageError: `--algorithm` names neither an algorithm nor a composer in a file.
+    """
+    from rota.pipeline import How
+
+    algorithm, composer, name = algorithm_of(arguments.algorithm)
+    return How(
+        settings=settings,
+        any_group=arguments.any_group,
+        algorithm=algorithm,
+        composer=composer,
+        name=name,
+        extensions=arguments.extensions,
+        verify=not getattr(arguments, "no_verify", False),
+        seed=arguments.seed,
+    )
 
 
 def groups_of(arguments: argparse.Namespace, platform: Platform) -> Groups | None:
@@ -77,18 +101,42 @@ def jobs_of(arguments: argparse.Namespace, platform: Platform) -> tuple[tuple[Jo
         integer_as_fp32=arguments.integer_as_fp32,
         pairs=pairs_of(arguments),
         staging=None if arguments.staging is None else Staging(arguments.staging),
+        in_place=arguments.in_place,
+        root=arguments.root or 0,
+        scales=_numbers(arguments.scale),
+        counts=_counts(arguments.counts),
     )
     kind = kind_named(arguments.source)
     if kind is not None:
         return (_operation(kind, arguments, platform, options),), True
     path = file_named(arguments.source)
-    for name in ("size", "dtype", "op", "pairs"):
+    for name in ("size", "dtype", "op", "pairs", "scale", "counts", "root"):
         if getattr(arguments, name, None) is not None:
             raise UsageError(f"--{name}: goes with an operation name; {path} says its own")
     from rota.frontends.jobs import jobs_of_file, read_source
 
     found, data = read_source(path)
     return jobs_of_file(path, found, data, platform, options), False
+
+
+def _numbers(text: str | None) -> tuple[float, ...]:
+    """Return the scales of `--scale`: one for all ranks, or one for each."""
+    if text is None:
+        return ()
+    try:
+        return tuple(float(each) for each in text.split(","))
+    except ValueError:
+        raise UsageError(f"--scale {text[:40]}: expected numbers with commas between, for example 0.5,2") from None
+
+
+def _counts(text: str | None) -> Counts:
+    """Return the elements of `--counts`: one row for each sender, or one row for an all-gather."""
+    if text is None:
+        return ()
+    try:
+        return tuple(tuple(int(each) for each in row.split(",")) for row in text.split(";"))
+    except ValueError:
+        raise UsageError(f"--counts {text[:40]}: expected rows of numbers, for example '1,2;3,4'") from None
 
 
 def kind_named(source: str) -> EncOp | None:
@@ -121,9 +169,8 @@ def _operation(kind: EncOp, arguments: argparse.Namespace, platform: Platform, o
 
     dtype = parse_dtype(arguments.dtype or DEFAULT_DTYPE)
     size = parse_size(arguments.size or DEFAULT_SIZE)
-    if kind not in REDUCING and arguments.op is not None:
-        raise UsageError(f"--op: {KIND_NAMES[kind]} does not reduce; leave it out")
     op = parse_op(arguments.op or DEFAULT_OP) if kind in REDUCING else None
+    _check_options(kind, op, arguments)
     width = size_of(dtype) or 1
     if size % width:
         raise UsageError(f"--size {size}: expected a whole number of {short_name(dtype)} elements, {width} bytes each")
@@ -136,6 +183,8 @@ def _operation(kind: EncOp, arguments: argparse.Namespace, platform: Platform, o
     if options.pairs:
         raise UsageError(f"--pairs: {name} goes by groups; use --groups")
     groups = options.groups or (tuple(range(platform.ranks)),)
+    if options.counts:
+        return Job(name, called, groups, (_counted(kind, dtype, groups, options, arguments),))
     if arguments.size is None:
         shared = lcm(*map(len, groups))
         elements = -(-elements // shared) * shared  # the default is the next size that every group can share
@@ -146,6 +195,42 @@ def _operation(kind: EncOp, arguments: argparse.Namespace, platform: Platform, o
         each = elements // ranks if kind is EncOp.ALLGATHER else elements
         requests += by_size(kind, dtype, mine, each, op, options)
     return Job(name, called, groups, tuple(requests))
+
+
+def _check_options(kind: EncOp, op: CceType | None, arguments: argparse.Namespace) -> None:
+    """Refuse options that the operation has no use for, and a scaled sum without scales."""
+    from rota.isa.enums import CceType
+    from rota.request import KIND_NAMES, OP_NAMES, ROOTED
+
+    name = KIND_NAMES[kind]
+    if op is None and arguments.op is not None:
+        raise UsageError(f"--op: {name} does not reduce; leave it out")
+    if op is CceType.FMA and arguments.scale is None:
+        raise UsageError("--op fma: needs --scale, one number for all ranks, or one for each with commas between")
+    if op is not CceType.FMA and arguments.scale is not None:
+        raise UsageError(f"--scale: is for --op fma, not for {name if op is None else OP_NAMES[op]}; leave it out")
+    if kind not in ROOTED and arguments.root is not None:
+        raise UsageError(f"--root: {name} has no root; leave it out")
+
+
+def _counted(kind: EncOp, dtype: Dtype, groups: Groups, options: Options, arguments: argparse.Namespace) -> Request:
+    """Return the request of an all-to-all-v or an all-gather whose elements `--counts` says.
+
+    Raises:
+        UsageError: another operation, or a size beside the counts.
+    """
+    from rota.isa.enums import EncOp
+    from rota.request import KIND_NAMES, Request
+
+    if arguments.size is not None:
+        raise UsageError("--counts and --size: give one of them")
+    if kind is EncOp.ALLTOALL_V:
+        most = max(map(sum, options.counts))
+        return Request(kind, dtype, most, groups, counts=options.counts, staging=options.staging)
+    if kind is EncOp.ALLGATHER and len(options.counts) == 1:
+        (row,) = options.counts
+        return Request(kind, dtype, sum(row), groups, gather_counts=row, staging=options.staging)
+    raise UsageError(f"--counts: {KIND_NAMES[kind]} takes none; they are for all_to_all_v, and one row for all_gather")
 
 
 def _check_shards(kind: EncOp, groups: Groups, elements: int, width: int) -> None:

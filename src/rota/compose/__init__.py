@@ -1,6 +1,4 @@
-"""COMPOSE: from a chosen algorithm to a schedule. No composer knows who reads the schedule."""
+"""COMPOSE: from a chosen algorithm to a schedule. No composer knows who reads the schedule.
 
-from rota.compose.ring import compose_ring
-from rota.compose.table import COMPOSERS, compose, composed
-
-__all__ = ["COMPOSERS", "compose", "compose_ring", "composed"]
+`table` has the composers, `board` what they are written with, `support` what they do (and loads no numpy).
+"""

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rota.columns import I64, Array
+from rota.errors import UnsupportedError
 from rota.isa.enums import CceType
 from rota.request import Request
 from rota.schedule.build import Block, Place, Signal, Wait, assemble
@@ -33,6 +34,8 @@ from rota.schedule.ir import Buffer, Checks, Leaf, Op, Schedule, Semaphore
 
 __all__ = ["OP_OF", "Board", "Leaf", "Op", "Place", "Region", "Signal", "Wait"]
 
+MAX_BUFFER: Final = 255
+"""Largest number of a buffer. Source: schedule §1, u1."""
 OP_OF: Final = {CceType.ADD: Op.ADD, CceType.FMA: Op.FMA, CceType.MAX: Op.MAX, CceType.MIN: Op.MIN}
 """The operation of a request's reduction in a row."""
 
@@ -59,6 +62,14 @@ class Region:
         else:
             start = self.table[np.arange(self.table.shape[0])[:, None], index]
         return Place(self.buffer, np.asarray(self.offset) + start + np.asarray(within), rank)
+
+    def of(self, groups: Sequence[int]) -> Region:
+        """Return the region of some of the groups."""
+        offset = np.asarray(self.offset)
+        if offset.ndim and offset.shape[0] > 1:
+            offset = offset[groups]
+        table = self.table[groups] if self.table is not None and self.table.shape[0] > 1 else self.table
+        return Region(self.buffer, offset, self.stride, table)
 
 
 class Board:
@@ -127,7 +138,16 @@ class Board:
         return np.arange(self.ranks, dtype=np.int64)[None, :]
 
     def buffer(self, name: str, size: int) -> int:
-        """Declare an internal buffer that every rank has, and return its id."""
+        """Declare an internal buffer that every rank has, and return its id.
+
+        Raises:
+            UnsupportedError: more buffers than a schedule can number.
+        """
+        if len(self._buffers) > MAX_BUFFER:
+            raise UnsupportedError(
+                f"buffer {self._prefix}{name}: the schedule has {len(self._buffers)} buffers already and numbers no "
+                "more; use fewer nodes or less data"
+            )
         self._buffers.append(Buffer(self._prefix + name, size))
         return len(self._buffers) - 1
 

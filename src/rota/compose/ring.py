@@ -10,7 +10,8 @@ Per half, chunk group and channel, with k the chunk that stands `i` places befor
                     last            direct_recv        nothing moves
 
 A sending row takes a credit and a receiving row returns one, in both phases; slots are used in sending order. The
-wiring of the ring is `machine`'s, the number of channels `select`'s. A group of one rank is a local copy.
+wiring of the ring is `machine`'s, the number of channels `select`'s. A group of one rank is a local copy, scaled by
+an fma.
 """
 
 from __future__ import annotations
@@ -223,12 +224,13 @@ class Ring:
         return self.fence_first and group in self.starts
 
     def _local_copy(self, groups: range) -> None:
+        raw = self.board.op if self.board.op is Op.FMA else Op.NONE  # the only contribution is scaled as well
         for group in groups:
             ends = self._ends(group)
-            if ends.source.buffer != ends.target.buffer:
+            if ends.source.buffer != ends.target.buffer or raw is Op.FMA:
                 at = self._at(group, [0], 0)
                 source, target = [at.place(ends.source)], [at.place(ends.target)]
-                at.rows(Leaf.DIRECT_COPY, 0, 0, source, target, fence=self._fences(group))
+                at.rows(Leaf.DIRECT_COPY, 0, 0, source, target, op=raw, fence=self._fences(group))
 
     def _enter(self) -> None:
         """Each rank tells the one before it that its output may be written; the credits come back at the end."""

@@ -126,6 +126,12 @@ def _check_moves(schedule: Schedule) -> None:
     several = np.flatnonzero(np.diff(schedule.targets.ptr) > 1)
     if several.size:
         raise UnsupportedError(f"{schedule.name(int(several[0]))}: this version emits one target a row")
+    other = np.flatnonzero(~np.isin(schedule.rows.op, [Op.NONE, *CCE_OF_OP]))
+    if other.size:
+        row, names = int(other[0]), ", ".join(op.name for op in CCE_OF_OP)
+        raise UnsupportedError(
+            f"{schedule.name(row)}: operation {Op(int(schedule.rows.op[row])).name}; this version emits {names}"
+        )
 
 
 def _check_counts(rows: DeviceRows, m2s: I64, s2m: I64) -> None:
@@ -276,14 +282,9 @@ def _address(rank: Array, buffer: Array, offset: Array, index: I64, viewer: I64,
 def _words(op: Array, reduces: Bool, last: Bool, dtype: Dtype) -> I64:
     word = np.full(op.size, COPY_WORD, np.int64)
     for value in np.unique(op[reduces]).tolist():
-        cce = CCE_OF_OP.get(Op(value))
-        if cce is None:
-            raise UnsupportedError(
-                f"operation {Op(value).name}: this version emits {', '.join(o.name for o in CCE_OF_OP)}"
-            )
         for ends in (False, True):
             chosen = reduces & (op == value) & (last == ends)
-            word[chosen] = cce_word(cce, dtype, ACCUMULATE.get(dtype, dtype), last=ends)
+            word[chosen] = cce_word(CCE_OF_OP[Op(value)], dtype, ACCUMULATE.get(dtype, dtype), last=ends)
     return word
 
 

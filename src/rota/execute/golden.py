@@ -21,6 +21,7 @@ from rota.request import EXACT_INTEGER, Request
 
 _FOLD: Final = {CceType.ADD: np.add, CceType.FMA: np.add, CceType.MAX: np.maximum, CceType.MIN: np.minimum}
 _ALIKE: Final = frozenset({EncOp.ALLREDUCE, EncOp.ALLGATHER, EncOp.BROADCAST})  # every output is the same
+_HALVES: Final = frozenset({EncOp.PERMUTE_REDUCE, EncOp.PERMUTE_REDUCE_IMPLICIT})  # their inputs are two operands
 _BLOCK: Final = 1 << 20  # elements compared at a time
 _INTEGER_SPAN: Final = 99
 
@@ -110,9 +111,6 @@ def exceeds_exact_integers(request: Request, inputs: Array) -> bool:
             terms = terms * np.abs(_scales(request))[:, None]
         largest = max(largest, terms.sum(axis=1).max())
     return bool(largest > EXACT_INTEGER)
-
-
-_HALVES: Final = frozenset({EncOp.PERMUTE_REDUCE, EncOp.PERMUTE_REDUCE_IMPLICIT})  # their inputs are two operands
 
 
 def _each(request: Request) -> tuple[int, int]:

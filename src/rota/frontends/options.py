@@ -9,7 +9,7 @@ from rota.isa.dtypes import Dtype
 from rota.isa.enums import CceType, EncOp
 from rota.machine.pairs import components, ring_of
 from rota.machine.platform import Platform
-from rota.request import Groups, Job, Pairs, Request, Staging
+from rota.request import ROOTED, Counts, Groups, Job, Pairs, Request, Staging
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +18,19 @@ class Options:
 
     Attributes:
         staging: where the operands lie, for the limit rows.
+        root: position of the root of a broadcast or reduce.
+        scales: of an fma.
+        counts: elements of an all-to-all-v, a row for each sender; of an all-gather, one row.
     """
 
     groups: Groups | None = None
     integer_as_fp32: bool = False
     pairs: Pairs = ()
     staging: Staging | None = None
+    in_place: bool = False
+    root: int = 0
+    scales: tuple[float, ...] = ()
+    counts: Counts = ()
 
 
 def by_size(
@@ -38,8 +45,12 @@ def by_size(
             count=elements * size if kind is EncOp.ALLGATHER else elements,
             groups=tuple(group for group in groups if len(group) == size),
             op=op,
+            in_place=options.in_place,
             integer_as_fp32=options.integer_as_fp32,
             staging=options.staging,
+            root=options.root if kind in ROOTED else 0,
+            scales=options.scales,
+            counts=options.counts if kind is EncOp.ALLTOALL_V else (),
         )
         for size in sizes
     )

@@ -34,7 +34,7 @@ class Combine(Enum):
     FMA = "fma"
 
 
-def fold(how: Combine, sources: Sequence[Array], scales: Sequence[F32] | F32 = ()) -> Array:
+def fold(how: Combine, sources: Sequence[Array], scales: Sequence[F32 | np.float32] | F32 = ()) -> Array:
     """Return the sources combined in list order, in their dtype, rounded once.
 
     Args:
@@ -54,8 +54,8 @@ def fold(how: Combine, sources: Sequence[Array], scales: Sequence[F32] | F32 = (
         return _narrow(total, dtype)
 
 
-def _product(value: F32, scale: F32) -> F32:
-    product = value * scale
+def _product(value: F32, scale: F32 | np.float32) -> F32:
+    product: F32 = value * scale
     nan = np.isnan(product)
     if nan.any():  # a NaN keeps its bits; zero times infinity has a sign that depends on the hardware
         product[nan] = np.where(np.isnan(value), value, np.float32(np.nan))[nan]

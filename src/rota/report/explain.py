@@ -22,6 +22,7 @@ from rota.request import COMPOSED, KIND_NAMES, OP_NAMES, Request, Staging
 from rota.select.choose import CASCADE_SOURCE, Plan
 from rota.select.hierarchy import SLICES_SOURCE, Leg
 from rota.select.limits import LimitRead, Row
+from rota.select.movement import LOADS_SOURCE, ROUNDINGS_SOURCE, link_loads, roundings
 from rota.select.rules import RING_OPS
 from rota.select.settings import SLOTS_SOURCE, changed
 from rota.select.whatif import Change, SizeRange
@@ -82,19 +83,34 @@ def explain_text(explanation: Explanation, *, sources: bool = False) -> Iterator
     for name, value in changed(plan.settings).items():
         yield f"setting    {name}={value}"
     yield from (f"note       {note}" for note in explanation.notes())
-    yield f"cascade    every rule is asked, the first yes wins{words.by(CASCADE_SOURCE)}"
+    order = "every rule is asked, the first yes wins, HIER only where no flat one does"
+    yield f"cascade    {order}{words.by(CASCADE_SOURCE)}"
     yield from _verdicts(plan.verdicts, words)
     yield from _limits(plan.limits, words)
     yield f"selected   {plan.selected.name}{_refined(plan)}"
     yield from _legs(plan.legs, words)
+    yield from _movement(plan, words)
     if explanation.composed is None:
         yield f"composed   nothing: {explanation.because}"
     elif explanation.composed is not plan.selected:
-        yield f"composed   {explanation.composed.name}: {plan.selected.name} has no composer in this version"
+        yield f"composed   {explanation.composed.name}: {explanation.because}"
     for what, algorithm, more in explanation.changes():
         yield f"instead    {what} -> {'refused' if algorithm is None else algorithm.name}{more}"
     yield from _rings(explanation, words)
     yield from _log(plan, platform, words)
+
+
+def _movement(plan: Plan, words: _Words) -> Iterator[str]:
+    """Say how often a contribution is rounded, and what recursive doubling asks of the cables."""
+    times = roundings(plan)
+    if times is not None:
+        often = f"{times} time{'s' * (times > 1)} at most, once in each row that combines"
+        yield f"rounded    {often}{words.by(ROUNDINGS_SOURCE)}"
+    loads = link_loads(plan)
+    if loads is not None:
+        fixed, rotated, mesh = loads
+        lanes = f"with lanes on different axes {rotated}, a mesh {mesh}"
+        yield f"links      a gather puts {fixed} shards on the busiest cable, {lanes}{words.by(LOADS_SOURCE)}"
 
 
 def asked(request: Request) -> str:

@@ -38,6 +38,7 @@ class Row:
     moves: int | None = None
     verified: bool | None = None
     device_matches: bool | None = None
+    not_on_device: str | None = None
     max_ulp: float | None = None
     ranks_identical: bool | None = None
     time_us: float | None = None
@@ -47,8 +48,8 @@ class Row:
 
     @property
     def good(self) -> bool:
-        """Whether it ran, was verified, and gave what it means on every rank."""
-        return self.refused is None and bool(self.verified and self.device_matches and self.max_ulp is not None)
+        """Whether it ran, and gave what it means on every rank, on the device too where it ran there."""
+        return self.refused is None and self.device_matches is not False and self.max_ulp is not None
 
     def to_json(self) -> dict[str, Any]:
         """Return the record of the JSON document."""
@@ -60,12 +61,12 @@ class Row:
 
 
 def row_of(job: Job, request: Request, outcomes: Sequence[Outcome]) -> Row:
-    """Return the row of a request that was run, its groups in parts that get equally many channels."""
-    first = max(outcomes, key=lambda outcome: len(outcome.lowered.request.groups)).lowered
+    """Return the row of a request that was run, its groups in parts that get one algorithm and number of channels."""
     time_ps = max(outcome.timing.makespan_ps for outcome in outcomes)
     algbw = request.size * PICOSECONDS_PER_SECOND / time_ps / 10**9 if time_ps else None
     ulps = [outcome.accuracy.max_ulp for outcome in outcomes]
     same = [outcome.accuracy.ranks_identical for outcome in outcomes]
+    matches = [outcome.device_matches for outcome in outcomes]
     return Row(
         kind=KIND_NAMES[request.kind],
         ranks=request.ranks,
@@ -75,18 +76,24 @@ def row_of(job: Job, request: Request, outcomes: Sequence[Outcome]) -> Row:
         line=job.line,
         bytes=request.size,
         op=None if request.op is None else OP_NAMES[request.op],
-        selected=first.plan.selected.name,
-        algorithm=first.algorithm.name,
-        channels=min(outcome.lowered.plan.channels for outcome in outcomes),
+        selected=_joined(outcome.composed.plan.selected.name for outcome in outcomes),
+        algorithm=_joined(outcome.composed.algorithm for outcome in outcomes),
+        channels=min(outcome.composed.plan.channels for outcome in outcomes),
         moves=sum(outcome.moves for outcome in outcomes),
-        verified=True,
-        device_matches=all(outcome.device_matches for outcome in outcomes),
+        verified=all(outcome.composed.verified for outcome in outcomes),
+        device_matches=False if False in matches else None if None in matches else True,
+        not_on_device=next((outcome.not_on_device for outcome in outcomes if outcome.not_on_device), None),
         max_ulp=None if None in ulps else max(ulp for ulp in ulps if ulp is not None),
         ranks_identical=None if None in same else all(same),
         time_us=time_ps / PICOSECONDS_PER_MICROSECOND,
         algbw=algbw,
         busbw=None if algbw is None else algbw * request.bus_factor,
     )
+
+
+def _joined(names: Iterable[str]) -> str:
+    """Return the different names, with + between them."""
+    return "+".join(dict.fromkeys(names))
 
 
 def refused_row(job: Job, reason: str, request: Request | None = None) -> Row:
@@ -111,7 +118,7 @@ _COLUMNS: Final = (
     ("size", 9),
     ("dtype", 8),
     ("op", 4),
-    ("algorithm", 9),
+    ("algorithm", 17),
     ("ch", 2),
     ("moves", 8),
     ("verified", 8),
@@ -126,18 +133,28 @@ _COLUMNS: Final = (
 
 def table(rows: Iterable[Row]) -> list[str]:
     """Return the lines of the table, the header first; a refused row ends in its reason."""
-    lines = ["# " + " ".join(f"{name:>{width}}" for name, width in _COLUMNS)]
-    return lines + ["  " + _line(row) for row in rows]
+    rows = list(rows)
+    names = [name for name, _ in _COLUMNS]
+    cells = [_cells(row) for row in rows]
+    algorithm = names.index("algorithm")
+    widths = [width for _, width in _COLUMNS]
+    widths[algorithm] = max(widths[algorithm], *(len(line[algorithm]) for line in cells), 0)
+    lines = ["# " + _line(names, widths)]
+    for row, line in zip(rows, cells, strict=True):
+        lines.append("  " + _line(line, widths) + (f"  refused: {row.refused}" if row.refused else ""))
+    return lines
 
 
-def _line(row: Row) -> str:
-    groups = f"{len(row.groups)}x{row.ranks}"
-    size = "-" if row.bytes is None else format_size(row.bytes)
-    cells = (
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
         _text(row.line),
         row.kind,
-        groups,
-        size,
+        f"{len(row.groups)}x{row.ranks}",
+        "-" if row.bytes is None else format_size(row.bytes),
         row.dtype,
         row.op or "-",
         row.algorithm or "-",
@@ -151,8 +168,6 @@ def _line(row: Row) -> str:
         _rate(row.algbw),
         _rate(row.busbw),
     )
-    line = " ".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True))
-    return line if row.refused is None else f"{line}  refused: {row.refused}"
 
 
 def _text(value: int | None) -> str:

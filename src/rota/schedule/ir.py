@@ -69,10 +69,15 @@ _LEAF_NAMES: Final = {int(leaf): leaf.name.lower() for leaf in Leaf}
 
 
 class Checks(Enum):
-    """How much the constructor checks; UNBALANCED leaves out that semaphores return to their initial values."""
+    """How much the constructor checks.
+
+    UNBALANCED leaves out that semaphores return to their initial values; FORM also that the stored order is an
+    execution, so that the order verifier can say why it is none.
+    """
 
     ALL = "all"
     UNBALANCED = "unbalanced"
+    FORM = "form"
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,11 @@ def to_text(schedule: Schedule) -> str:
     return "\n".join([*_head(schedule), *_body(schedule)]) + "\n"
 
 
-def parse(text: str) -> Schedule:
+def parse(text: str, *, checks: Checks = Checks.ALL) -> Schedule:
     """Return the schedule a text stands for.
+
+    Args:
+        checks: how much of it the constructor checks.
 
     Raises:
         DecodeError: a line is no line of a schedule; the offset is the line number.
@@ -64,7 +67,7 @@ def parse(text: str) -> Schedule:
     body = _Body(head)
     for number, line in lines[head.size :]:
         body.read(line, number)
-    return body.schedule()
+    return body.schedule(checks)
 
 
 def _head(schedule: Schedule) -> Iterator[str]:
@@ -225,7 +228,7 @@ class _Body:
         rank, name = where.split(".", 1)
         return int(rank), self.semaphore[name], int(add)
 
-    def schedule(self) -> Schedule:
+    def schedule(self, checks: Checks) -> Schedule:
         return Schedule(
             ranks=self.head.ranks,
             buffers=tuple(self.head.buffers),
@@ -237,7 +240,7 @@ class _Body:
             targets=Places(*self._csr(self.targets, STORED[Places])),
             waits=Waits(*self._csr(self.waits, STORED[Waits])),
             signals=Signals(*self._csr(self.signals, STORED[Signals])),
-            checks=Checks.ALL,
+            checks=checks,
         )
 
     def _csr(self, lists: list[list[tuple[int, ...]]], stored: Mapping[str, type[np.generic]]) -> list[Array]:

@@ -229,10 +229,15 @@ def _on_switch(mesh: Verdict, flavour: MeshType) -> Verdict:
 # --- the mesh ---------------------------------------------------------------------------------------------------------
 
 
+def over_switch(platform: Platform, geometry: Geometry) -> bool:
+    """Return whether a mesh of these ranks lies over a switch. Source: select §7.2."""
+    return platform.shape is Shape.SWITCH and geometry.local_rack_rank_n > 1 and len(geometry.chips) > 1
+
+
 def mesh_type(at: Candidate) -> tuple[MeshType, Verdict]:
     """Return the flavour of a communicator's mesh. Source: select §7.2; the switch is asked first, design §2 (12)."""
-    family, geometry = at.platform.family, at.geometry
-    if at.platform.shape is Shape.SWITCH and geometry.local_rack_rank_n > 1 and len(geometry.chips) > 1:
+    family = at.platform.family
+    if over_switch(at.platform, at.geometry):
         if family is not Family.TRN3PDS98:
             return MeshType.INVALID, no("Unsupported instance family for event-based algorithms", _ERRORS)
         return MeshType.MESH_SWITCH, yes("several chips on the switch", _FLAVOUR)

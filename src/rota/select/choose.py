@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -90,6 +90,9 @@ class Choice:
     legs: tuple[Leg, ...]
 
 
+Chooser = Callable[[Communicator, Question], Choice]
+
+
 class Selector:
     """The communicators of a machine, made when a group is first met, and the decisions on them."""
 
@@ -99,6 +102,7 @@ class Selector:
         self.streams = streams
         self.any_group = any_group
         self._made: dict[tuple[tuple[int, ...], bool], Communicator] = {}
+        self._met: dict[tuple[int, bool], tuple[tuple[int, ...], Communicator]] = {}  # by identity: hashing takes long
 
     def communicator(self, group: tuple[int, ...], *, pairs: bool = False) -> Communicator:
         """Return the communicator of a group.
@@ -106,6 +110,9 @@ class Selector:
         Raises:
             UsageError, UnsupportedError: as `select.communicator.communicator`.
         """
+        met = self._met.get((id(group), pairs))
+        if met is not None and met[0] is group:
+            return met[1]
         made = self._made.get((group, pairs))
         if made is None:
             made = communicator(
@@ -117,10 +124,14 @@ class Selector:
                 any_group=self.any_group,
             )
             self._made[group, pairs] = made
+        self._met[id(group), pairs] = (group, made)
         return made
 
-    def select(self, request: Request) -> Plan:
+    def select(self, request: Request, choose_for: Chooser | None = None) -> Plan:
         """Decide for a request whose groups all get one algorithm and equally many ring channels.
+
+        Args:
+            choose_for: what decides for one communicator; `choose` by default.
 
         Raises:
             UsageError: a rank is not on the machine.
@@ -134,9 +145,10 @@ class Selector:
                 "the groups of the request get different numbers of ring channels; make one request for each"
             )
         ask = question(request, self.platform, request.select_size)
-        choice = choose(comms[0], ask)
+        decide = choose_for or choose
+        choice = decide(comms[0], ask)
         for comm in comms[1:]:
-            other = choose(comm, ask)
+            other = decide(comm, ask)
             if other.selected is not choice.selected or [leg.algorithm for leg in other.legs] != [
                 leg.algorithm for leg in choice.legs
             ]:
@@ -167,7 +179,9 @@ class Selector:
             carrier=choice.carrier,
             legs=choice.legs,
             channels=channels,
-            slices=pipeline_slices(first, choice.legs, ask.size)[0] if choice.legs else 1,
+            slices=pipeline_slices(first, choice.legs, ask.size)[0]
+            if self.settings.hier_pipeline and choice.legs
+            else 1,
             scope=first.scope,
             staging=ask.staging,
             settings=self.settings,

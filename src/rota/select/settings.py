@@ -146,7 +146,7 @@ class Settings:
         True, "NEURON_RT_DBG_MESH_DOUBLE_BUF", _FLAG, "select",
         "two halves of the mesh buffer by turns, so that ranks need not all meet between operations", _TABLE)
     mesh_global_handshake: int = _variable(
-        0, "NEURON_RT_DBG_ENFORCE_MESH_GLOBAL_HANDSHAKE", _COUNT, "",
+        0, "NEURON_RT_DBG_ENFORCE_MESH_GLOBAL_HANDSHAKE", _COUNT, "compose",
         "not 0: all ranks of a mesh meet before every operation, double buffer or not", _TABLE)
     rdh_double_buffer: bool = _variable(
         False, "NEURON_RT_DBG_RDH_DOUBLE_BUF", _FLAG, "",

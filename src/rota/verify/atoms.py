@@ -80,7 +80,7 @@ def trace(schedule: Schedule) -> Flow:
     Raises:
         UnsupportedError: the moves cut each other into more pieces than this version follows.
     """
-    atoms = _cut(schedule)
+    atoms = cut(schedule, closed=True)
     move = np.flatnonzero(schedule.rows.size > 0)
     pieces = _pieces(schedule, atoms, move)
     row = np.repeat(move, pieces)
@@ -109,7 +109,12 @@ def levels(flow: Flow) -> list[tuple[int, int]]:
     return out
 
 
-def _cut(schedule: Schedule) -> Atoms:
+def cut(schedule: Schedule, *, closed: bool = False) -> Atoms:
+    """Cut memory where an access begins or ends; `closed`, so that all accesses of a row are cut alike.
+
+    Raises:
+        UnsupportedError: `closed`, and the moves cut each other into more pieces than this version follows.
+    """
     sizes = np.array([buffer.size for buffer in schedule.buffers], np.int64)
     base = pointers(sizes)
     total = int(base[-1])
@@ -123,7 +128,9 @@ def _cut(schedule: Schedule) -> Atoms:
     row = np.concatenate([owners(table.ptr) for table in places])
     address = np.concatenate([base[table.buffer] + table.offset for table in places])
     cuts = np.unique(np.concatenate((base, address, address + schedule.rows.size[row])))
-    return Atoms(start=_close(cuts, row, address, schedule.rows.size), base=base[:-1], grain=0)
+    if closed:
+        cuts = _close(cuts, row, address, schedule.rows.size)
+    return Atoms(start=cuts, base=base[:-1], grain=0)
 
 
 def _close(cuts: I64, row: I64, address: I64, size: I64) -> I64:

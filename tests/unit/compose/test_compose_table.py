@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from rota.compose import COMPOSERS, compose, composed
 from rota.compose.ring import compose_ring
+from rota.compose.support import EMITTED, SUPPORT, can_compose, composed
+from rota.compose.table import COMPOSERS, compose
 from rota.errors import UnsupportedError
 from rota.isa.dtypes import Dtype
 from rota.isa.enums import Algorithm, CceType, EncOp
@@ -58,6 +59,12 @@ def test_a_group_of_one_has_no_ring_and_copies() -> None:
     verify(schedule, asked.request)
 
 
+def test_what_is_said_to_be_composed_has_a_composer() -> None:
+    """`SUPPORT`, which loads no composer, and `COMPOSERS` hold the same algorithms; what is emitted is among them."""
+    assert set(SUPPORT) == set(COMPOSERS)
+    assert set(COMPOSERS) >= EMITTED
+
+
 @pytest.mark.parametrize(
     ("size", "selected"),
     [
@@ -67,65 +74,65 @@ def test_a_group_of_one_has_no_ring_and_copies() -> None:
         (128 << 20, Algorithm.KANGARING),
     ],
 )
-def test_what_is_composed_for_what_is_selected(size: int, selected: Algorithm) -> None:
-    """Until an algorithm has a composer RING is composed where RING does the operation, and the verdict says so."""
+def test_what_is_selected_is_composed(size: int, selected: Algorithm) -> None:
+    """What SELECT takes is what is composed; for the device RING takes its place where it is not emitted."""
     asked = whole_node(size)
     assert asked.selected is selected
-    instead, verdict = composed(asked)
-    if selected in COMPOSERS:
-        assert (instead, bool(verdict)) == (selected, True)
-    else:
-        assert (instead, bool(verdict)) == (Algorithm.RING, False)
-        assert f"the runtime takes {selected.name} for all_reduce, which has no composer" in verdict.reason
-    assert selected.name in verdict.reason
+    found, verdict = composed(asked)
+    assert (found, bool(verdict)) == (selected, True)
+    assert verdict.reason == f"{selected.name} is composed as selected"
+    found, verdict = composed(asked, emitted=True)
+    assert (found, bool(verdict)) == (Algorithm.RING, False)
+    assert f"the runtime takes {selected.name}, and {selected.name} of all_reduce is not emitted" in verdict.reason
 
 
-def test_a_ring_is_composed_as_selected() -> None:
-    """What has a composer is composed."""
+@pytest.mark.parametrize("emitted", [False, True])
+def test_a_ring_is_composed_as_selected(emitted: bool) -> None:
+    """A selected ring is composed, and emitted."""
     group = tuple(range(0, 64, 4))
     request = Request(EncOp.ALLREDUCE, Dtype.BFLOAT16, 64 << 20, (group,), CceType.ADD)
     asked = select(request, TRN2, Settings())
-    instead, verdict = composed(asked)
+    instead, verdict = composed(asked, emitted=emitted)
     assert (asked.selected, instead, bool(verdict)) == (Algorithm.RING, Algorithm.RING, True)
     assert verdict.reason == "RING is composed as selected"
 
 
-def test_what_a_ring_does_not_do_is_refused() -> None:
-    """An all-to-all without a composer cannot be substituted: the runtime's algorithm is named."""
+def test_what_a_ring_does_not_do_is_not_emitted() -> None:
+    """An all-to-all is composed and cannot be emitted: no ring takes its place, the runtime's algorithm is named."""
     asked = select(Request(EncOp.ALLTOALL, Dtype.BFLOAT16, 6400, (tuple(range(64)),)), TRN2, Settings())
-    assert asked.selected is Algorithm.MESH
-    if Algorithm.MESH not in COMPOSERS:
-        with pytest.raises(UnsupportedError, match=r"takes MESH for all_to_all, .*, and a ring does not do it"):
-            composed(asked)
+    assert composed(asked)[0] is asked.selected is Algorithm.MESH
+    verify(compose(asked, Algorithm.MESH), asked.request)
+    with pytest.raises(UnsupportedError, match=r"takes MESH, and MESH of all_to_all .*; a ring does not do it"):
+        composed(asked, emitted=True)
 
 
-def test_what_a_ring_does_but_has_no_composer_is_refused() -> None:
-    """A permute is RING, whose composer does other collectives."""
-    pairs = ((0, 1), (1, 0))
-    asked = select(Request(EncOp.PERMUTE, Dtype.BFLOAT16, 64, ((0, 1),), pairs=pairs), TRN2, Settings())
-    assert asked.selected is Algorithm.RING
-    if EncOp.PERMUTE not in COMPOSERS[Algorithm.RING].kinds:
-        with pytest.raises(UnsupportedError, match="permute"):
-            composed(asked)
-        with pytest.raises(UnsupportedError, match="RING of permute: this version composes RING"):
-            compose(asked, Algorithm.RING)
+def test_point_to_point_is_composed_as_a_ring() -> None:
+    """A permute and a send are RING, which has a composer for them."""
+    permute = Request(EncOp.PERMUTE, Dtype.BFLOAT16, 64, ((0, 1),), pairs=((0, 1), (1, 0)))
+    for request in (permute, Request(EncOp.SEND, Dtype.BFLOAT16, 64, ((0, 1),))):
+        asked = select(request, TRN2, Settings())
+        assert composed(asked)[0] is asked.selected is Algorithm.RING
+        verify(compose(asked, Algorithm.RING), asked.request)
 
 
 def test_no_ring_to_take_the_place_of_a_hierarchy() -> None:
-    """Several nodes with several ranks each have no flat ring: without a composer for HIER there is nothing to run."""
+    """Several nodes with several ranks each have no flat ring: a hierarchy is composed, and nothing is emitted."""
     four = load_platform("trn2.48xlarge", nodes=4)
     request = Request(EncOp.ALLREDUCE, Dtype.BFLOAT16, 64, (tuple(range(256)),), CceType.ADD)
     asked = select(request, four, Settings())
     assert (asked.selected, asked.channels) == (Algorithm.HIER, 0)
-    if Algorithm.HIER not in COMPOSERS:
-        with pytest.raises(UnsupportedError, match=r"takes HIER .*, and there is no ring to take its place: no flat"):
-            composed(asked)
+    assert composed(asked)[0] is Algorithm.HIER
+    with pytest.raises(UnsupportedError, match=r"takes HIER, .*; there is no ring to take its place: no flat"):
+        composed(asked, emitted=True)
 
 
-def test_an_algorithm_without_composer_is_refused() -> None:
-    """Asking for one by name is refused, and the known ones are named."""
-    with pytest.raises(UnsupportedError, match="KANGARING of all_reduce: this version composes RING"):
-        compose(plan((0, 1, 2, 3)), Algorithm.KANGARING)
+def test_an_operation_that_an_algorithm_does_not_do_is_refused() -> None:
+    """A single-cycle ring is for all-reduce alone; asking for another operation is refused with the reason."""
+    asked = select(Request(EncOp.ALLGATHER, Dtype.BFLOAT16, 64, ((0, 1, 2, 3),)), TRN2, Settings())
+    refused = can_compose(asked, Algorithm.SINGLE_CYCLE_RING)
+    assert not refused
+    with pytest.raises(UnsupportedError, match="SINGLE_CYCLE_RING of all_gather has no composer in this version"):
+        compose(asked, Algorithm.SINGLE_CYCLE_RING)
 
 
 def test_equal_plans_compose_equal_schedules() -> None:

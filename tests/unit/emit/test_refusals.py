@@ -60,9 +60,10 @@ def test_a_duplication_is_refused() -> None:
     refuse(pair(sources=[Place(0, 0)], targets=[Place(1, 0), Place(1, 64)]), "one target a row")
 
 
-def test_fma_is_refused() -> None:
-    schedule = pair(sources=[Place(0, 0), Place(1, 64)], targets=[Place(1, 0)], op=Op.FMA)
-    refuse(schedule, "operation FMA: this version emits ADD, MAX, MIN")
+@pytest.mark.parametrize("sources", [[Place(0, 0)], [Place(0, 0), Place(1, 64)]])
+def test_fma_is_refused(sources: list[Place]) -> None:
+    """Also one that only scales: it would go out as a plain copy."""
+    refuse(pair(sources=sources, targets=[Place(1, 0)], op=Op.FMA), "operation FMA; this version emits ADD, MAX, MIN")
 
 
 def test_a_semaphore_without_a_role_is_refused() -> None:

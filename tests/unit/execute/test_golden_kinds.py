@@ -59,6 +59,7 @@ def test_send_and_receive(kind: EncOp) -> None:
     assert found(ask(kind, 1), [[1], [2]], [[77], [1]]) == RIGHT
     assert found(ask(kind, 1), [[1], [2]], [[1], [2]]) == MOVED_WRONG
     assert found(ask(kind, 1, ((3,),)), [[1]], [[1]]) == RIGHT
+    assert found(ask(kind, 1, THREE), [[1], [2], [3]], [[99], [1], [99]]) == RIGHT
 
 
 def test_permutes_by_pairs_and_along_rings() -> None:

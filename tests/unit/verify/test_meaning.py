@@ -116,6 +116,23 @@ def test_bytes_that_run_on_into_the_next_piece_are_found_where_no_move_ends() ->
     )
 
 
+def test_bytes_that_run_on_into_a_gap() -> None:
+    """A copy that goes on behind the end of its piece writes where nothing is asked, though no move ends there."""
+    apart = {"send_displacements": ((0, 0), (98, 0)), "receive_displacements": ((0, 250), (0, 0))}
+    request = ask(EncOp.ALLTOALL_V, 199, counts=((101, 0), (101, 0)), **apart)
+    right = ["0 in+0 > 0 out+0 101", "1 in+98 > 0 out+250 101"]
+    assert found(request, *right) == []
+    assert only(found(request, right[0].replace("101", "199"), right[1])).startswith(
+        "rank 0 out+98 (101 bytes) goes on in offset 98 beyond output offset 101"
+    )
+
+
+def test_a_piece_behind_a_gap_that_nobody_writes() -> None:
+    """That nothing is asked at the beginning of an output says nothing of what follows."""
+    request = ask(EncOp.ALLTOALL_V, 3, counts=((0, 3), (0, 0)), receive_displacements=((0, 0), (2, 0)))
+    assert only(found(request)).startswith("rank 1 out+0 (5 bytes) is never written")
+
+
 @pytest.mark.parametrize("kind", [EncOp.SEND, EncOp.RECV])
 def test_member_0_sends_to_member_1(kind: EncOp) -> None:
     """Send and receive are one movement; the outputs of the sender and of further members stay. One rank copies."""
@@ -134,6 +151,8 @@ def test_a_permute_goes_by_its_pairs() -> None:
     assert found(request, *right) == []
     assert only(found(request, *right, "0 in+0 > 1 out+0 4")).startswith("rank 1 out+0 (4 bytes) is written where")
     assert "rank 0 out+0 (4 bytes) lost rank 2's contribution" in only(found(request, "1 in+0 > 0 out+0 4", right[1]))
+    halves = ["2 in+0 > 0 out+0 2", "2 in+2 > 0 out+2 2", right[1]]
+    assert only(found(request, *halves, "0 in+0 > 1 out+0 4")).startswith("rank 1 out+0 (4 bytes) is written where")
 
 
 def test_an_implicit_permute_shifts_along_its_ring() -> None:
@@ -244,6 +263,19 @@ def test_in_place_a_finished_result_is_not_scaled_again() -> None:
     assert "is never written" in only(
         found(ask(EncOp.ALLREDUCE, groups=((0,),), op=CceType.FMA, scales=(2.0,), in_place=True))
     )
+
+
+def test_what_follows_from_scaling_again_is_not_found_again() -> None:
+    """A raw input that was copied over another's input, and is scaled there with the wrong scale, is one finding."""
+    rows = ["0 in+0 > 1 in+0 4", "1 in+0 > 0 in+0 4 fma", "0 in+0 > 1 in+0 4"]
+    assert "scales rank 1 in+0, which an earlier row writes" in only(found(fma(in_place=True), *rows))
+
+
+def test_the_row_that_leaves_out_a_scaled_contribution_is_named() -> None:
+    """A row of rank 1 that goes on without its own input is where that was lost."""
+    rows = ["0 in+0 > 1 slot+0 4 fma", "1 slot+0 > 0 slot+0 4", "0 slot+0 > 0 out+0 4", FULL[1]]
+    finding = only(found(fma(), *rows))
+    assert "lost rank 1's contribution at offset 0: first left out by row 0 (rank 1" in finding
 
 
 def test_another_operation_than_fma() -> None:
