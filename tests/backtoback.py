@@ -9,16 +9,14 @@ Source: schedule §4, §5; compose §2.1, advance_send; one queue does one opera
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from rota.columns import I64, Array
+from rota.columns import Array
 from rota.schedule.ir import Places, Rows, Schedule
-
-_SLOTS = re.compile(r"(.*\b)slot(\.\d+)")
+from rota.schedule.rotate import used_slots
 
 
 def twice(schedule: Schedule, *, other: Schedule | None = None, rotates: bool = True) -> Schedule:
@@ -68,18 +66,5 @@ def _moved(schedule: Schedule, places: Places, other: Places, *, rotates: bool) 
         if buffer.user:
             second[inside] += buffer.size
         elif rotates and buffer.size:
-            second[inside] = (second[inside] + _used(schedule, number)) % buffer.size
+            second[inside] = (second[inside] + used_slots(schedule, number)) % buffer.size
     return replace(again, offset=offset)
-
-
-def _used(schedule: Schedule, number: int) -> int:
-    """Return the bytes of slots that a run goes through, from first to first again; 0 where they are no ring's."""
-    buffer = schedule.buffers[number]
-    name = _SLOTS.fullmatch(buffer.name)
-    names = [semaphore.name for semaphore in schedule.semaphores]
-    if name is None or f"{name[1]}credit{name[2]}" not in names:
-        return 0
-    credit = names.index(f"{name[1]}credit{name[2]}")
-    taken: I64 = np.bincount(schedule.rows.rank[schedule.wait_row[schedule.waits.semaphore == credit]])
-    slots = schedule.semaphores[credit].initial
-    return int(taken.max(initial=0)) * (buffer.size // slots) if slots else 0

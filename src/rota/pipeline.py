@@ -15,7 +15,7 @@ import numpy as np
 
 from rota.columns import Array
 from rota.compose.extensions import EXTENSIONS, compose_extension
-from rota.compose.support import can_emit, composed
+from rota.compose.support import composed
 from rota.compose.table import Composer, compose
 from rota.device.model import run_images
 from rota.emit import emit
@@ -137,11 +137,8 @@ def split(request: Request, platform: Platform, how: How | None = None) -> tuple
     return tuple(alike(request, tuple(parts[key])) for key in sorted(parts, reverse=True))
 
 
-def decide(request: Request, platform: Platform, how: How, *, emitted: bool = False) -> tuple[Plan, Algorithm]:
+def decide(request: Request, platform: Platform, how: How) -> tuple[Plan, Algorithm]:
     """Return what the runtime takes, and what this version composes for it.
-
-    Args:
-        emitted: it must be something that can be emitted for the device.
 
     Raises:
         UsageError, UnsupportedError: as SELECT does; or nothing that can be composed does the operation on the group.
@@ -152,15 +149,11 @@ def decide(request: Request, platform: Platform, how: How, *, emitted: bool = Fa
     if how.composer is not None or request.kind in EXTENSIONS or request.gather_counts:
         return plan, plan.selected
     if how.algorithm is None:
-        return plan, composed(plan, emitted=emitted)[0]
-    if emitted and not can_emit(plan, how.algorithm):
-        raise UnsupportedError(can_emit(plan, how.algorithm).reason)
+        return plan, composed(plan)[0]
     return plan, how.algorithm
 
 
-def prove(
-    request: Request, platform: Platform, how: How | None = None, *, emitted: bool = False, watch: Watch = ignore
-) -> Composed:
+def prove(request: Request, platform: Platform, how: How | None = None, *, watch: Watch = ignore) -> Composed:
     """Select, compose and prove one collective.
 
     Raises:
@@ -168,7 +161,7 @@ def prove(
         VerifyError: the schedule is wrong.
     """
     how = how or How()
-    plan, algorithm = watch("select", decide(request, platform, how, emitted=emitted))
+    plan, algorithm = watch("select", decide(request, platform, how))
     _check_rows(plan)
     if request.kind in RINGED and not request.pairs:
         rings = [wiring.channels[0].order if wiring.channels else wiring.ranks for wiring in plan.wirings]
@@ -199,9 +192,7 @@ def lower(
         UnsupportedError: the machine, or this version, cannot do it.
         VerifyError: the schedule is wrong.
     """
-    made = prove(request, platform, how, emitted=True, watch=watch)
-    if made.algorithm not in Algorithm.__members__:
-        raise UnsupportedError(f"{made.algorithm} is not emitted in this version; `rota run` proves and executes it")
+    made = prove(request, platform, how, watch=watch)
     return Lowered(made, *_emit(made, platform, word, watch))
 
 
@@ -217,17 +208,30 @@ def run(
     how = how or How()
     _check_memory(request, how.settings)
     made = prove(request, platform, how, watch=watch)
-    if made.schedule.checks is Checks.FORM:
-        made = replace(made, schedule=executable(made.schedule))
+    made = replace(made, schedule=runnable(made.schedule))
     inputs = make_inputs(made.request, np.random.default_rng(how.seed))
     expected = watch("execute", execute(made.schedule, inputs, scales=made.request.scales))
     matches, because = _on_device(made, platform, word, inputs, expected, watch)
     accuracy = watch("golden", measure(made.request, inputs, expected))
     timing = watch("simulate", predict(made.schedule, made.request, platform))
-    warnings = [warning for wiring in made.plan.wirings for warning in wiring.warnings]
+    warnings = list(wiring_warnings(made))
     if exceeds_exact_integers(made.request, inputs):
         warnings.append("values above 2^24 were met: an integer reduced through float32 is no longer exact")
     return Outcome(made, matches, because, accuracy, timing, tuple(dict.fromkeys(warnings)))
+
+
+def runnable(schedule: Schedule) -> Schedule:
+    """Return a schedule whose stored order is an execution.
+
+    Raises:
+        StuckError: it has none.
+    """
+    return executable(schedule) if schedule.checks is Checks.FORM else schedule
+
+
+def wiring_warnings(made: Composed) -> tuple[str, ...]:
+    """Return what is worth saying about how the groups of a collective are wired."""
+    return tuple(dict.fromkeys(warning for wiring in made.plan.wirings for warning in wiring.warnings))
 
 
 def _selector(platform: Platform, how: How) -> Selector:
@@ -250,8 +254,8 @@ def _select(selector: Selector, request: Request, how: How) -> Plan:
 
 
 def _emit(made: Composed, platform: Platform, word: bytes, watch: Watch) -> tuple[bytes, tuple[bytes, ...]]:
-    own_word = word or _word(made.request)
-    algorithm = Algorithm[made.algorithm]
+    own_word = word or word_of(made.request)
+    algorithm = Algorithm.__members__.get(made.algorithm)
     return own_word, watch("emit", emit(made.schedule, made.request, platform, algorithm=algorithm, words=own_word))
 
 
@@ -259,11 +263,6 @@ def _on_device(
     made: Composed, platform: Platform, word: bytes, inputs: Array, expected: Array, watch: Watch
 ) -> tuple[bool | None, str]:
     """Run a schedule's bytes where they are emitted; return whether the results are equal, or why they are not run."""
-    if made.algorithm not in Algorithm.__members__:
-        return None, f"{made.algorithm} is not emitted in this version"
-    can = can_emit(made.plan, Algorithm[made.algorithm])
-    if not can:
-        return None, can.reason
     try:
         _, images = _emit(made, platform, word, watch)
     except UnsupportedError as error:
@@ -303,8 +302,10 @@ def _check_memory(request: Request, settings: Settings) -> None:
         )
 
 
-def _word(request: Request) -> bytes:
-    """Return the compiler's word for a request: tensor 0 to tensor 1, group list 0."""
+def word_of(request: Request) -> bytes:
+    """Return the compiler's word for a request: tensor 0 to tensor 1, group list 0; none for what has no word."""
+    if request.kind in EXTENSIONS or request.gather_counts:
+        return b""
     elements = request.count // request.ranks if request.kind in SHARDED else request.count
     alu = AluOp.BYPASS if request.op is None else ALU_OF_CCE[request.op]
     return encode_word(

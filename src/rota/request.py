@@ -268,6 +268,27 @@ def along(request: Request, rings: Groups) -> Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Operand:
+    """Bytes of a tensor that an instruction names by its handle.
+
+    Attributes:
+        space: which tensors the handle is one of: equal where equal handles mean one tensor.
+        offset: bytes from the beginning of the tensor. size: bytes.
+        whole: it is all that one rank reads or writes, in order; else one piece of it, or the bytes it lies among.
+    """
+
+    space: int
+    handle: int
+    offset: int
+    size: int
+    whole: bool = True
+
+
+Operands = tuple[tuple[Operand, ...], tuple[Operand, ...]]
+"""What one request reads, and what it writes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One instruction: its requests, one for each group size, or why there are none.
 
@@ -277,6 +298,8 @@ class Job:
         words: the instruction word of a stream's record.
         notes: sentences about what is legal but worth saying.
         pairs: (source, target) of a permute, also of one whose pairs form no ring.
+        operands: of each request, where instructions name tensors; none on the command line, in HLO, and in SBUF.
+        tensors: names of what each request reads and writes in a program; none where it has tensors of its own.
     """
 
     kind: str
@@ -289,6 +312,8 @@ class Job:
     word: bytes = b""
     notes: tuple[str, ...] = ()
     pairs: Pairs = ()
+    operands: tuple[Operands, ...] = ()
+    tensors: tuple[tuple[str, str], ...] = ()
 
 
 _TEXT: Final = re.compile(

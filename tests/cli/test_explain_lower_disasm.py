@@ -10,6 +10,7 @@ import pytest
 from tests.cli.conftest import Ran
 
 from rota.device.load import load_image
+from rota.request import parse_request
 
 Rota = Callable[..., Ran]
 
@@ -66,8 +67,8 @@ def test_explain_speaks_of_both_sizes(rota: Rota) -> None:
 def test_lower_then_disasm_shows_what_the_schedule_has(rota: Rota, tmp_path: Path) -> None:
     """Words, descriptors and slot programs are shown, and the counts match the schedule."""
     out = tmp_path / "out"
-    lowered = rota("lower", "all_reduce", "--ranks", "4", "--size", "64K", "-o", str(out), "--json")
-    (entry,) = json.loads(lowered.out)["lowered"]
+    asked = ("lower", "all_reduce", "--ranks", "4", "--size", "64K", "--algorithm", "RING", "-o", str(out))
+    entry = json.loads(rota(*asked, "--json").out)
     rows = 4 * 2 * 2 * 2 * 4  # ranks, channels, halves, 2N
     assert (entry["images"], entry["rows"]) == (4, rows)
     listing = rota("disasm", str(out / "rank-000.img"))
@@ -88,13 +89,55 @@ def test_lower_then_disasm_shows_what_the_schedule_has(rota: Rota, tmp_path: Pat
     assert all(load_image(path.read_bytes()).ranks == 4 for path in out.glob("*.img"))
 
 
-def test_lower_a_program_makes_a_directory_each(rota: Rota, tmp_path: Path) -> None:
-    """Every collective of a file gets its own directory, and `disasm` of the whole lists all images."""
+def test_what_is_lowered_is_what_is_selected(rota: Rota, tmp_path: Path) -> None:
+    """A mesh is a mesh: events and a mesh entry, no channel."""
+    out = tmp_path / "out"
+    document = json.loads(rota("lower", "all_reduce", "--ranks", "4", "--size", "64K", "-o", str(out), "--json").out)
+    (collective,) = document["collectives"]
+    assert collective["selected"] == collective["algorithm"] == "MESH"
+    records = {line.split()[1] for line in rota("disasm", str(out / "rank-000.img")).out.splitlines()}
+    assert {"mesh_control", "event"} <= records
+    assert "channel" not in records
+
+
+def test_lower_makes_one_program_of_a_file(rota: Rota, tmp_path: Path) -> None:
+    """All collectives in one directory: one image a rank, and a manifest that says what they are."""
     path = Path(__file__).resolve().parents[2] / "examples" / "tensor_parallel.hlo"
-    ran = rota("lower", str(path), "-o", str(tmp_path / "out"))
-    assert ran.code == 0
-    assert len(list((tmp_path / "out").glob("*/manifest.json"))) == 17
-    assert len(rota("disasm", str(tmp_path / "out")).out.splitlines()) == 1 + 17 * 64
+    out = tmp_path / "out"
+    ran = rota("lower", str(path), "-o", str(out), "--seed", "5", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    assert sorted(each.name for each in out.iterdir()) == sorted(
+        ["manifest.json", "words.bin", *(f"rank-{rank:03d}.img" for rank in range(64))]
+    )
+    document, manifest = json.loads(ran.out), json.loads((out / "manifest.json").read_text())
+    assert document["schema"] == manifest["schema"] == 2
+    assert (manifest["platform"], manifest["nodes"], manifest["lnc"], manifest["seed"]) == ("trn2.48xlarge", 1, 2, 5)
+    assert [image["rank"] for image in manifest["images"]] == list(range(64))
+    assert len(manifest["collectives"]) == 17
+    for collective in manifest["collectives"]:
+        assert {"request", "selected", "algorithm", "input", "output"} <= set(collective)
+    assert (document["collectives"], document["resources"]) == (manifest["collectives"], manifest["resources"])
+    found = manifest["resources"]
+    assert (found["collectives"], document["images"]) == (17, 64)
+    assert document["tx"] + document["rx"] == found["descriptors"]
+    requests = [parse_request(collective["request"]) for collective in manifest["collectives"]]
+    groups = {group for request in requests for group in request.groups if 0 in group}
+    assert found["communicators"] == len(groups) == 3
+    assert len(rota("disasm", str(out)).out.splitlines()) == 1 + 64
+    listing = rota("disasm", str(out / "words.bin"))
+    assert listing.code == 0
+    assert listing.out.count("PseudoTriggerCol") == 17
+
+
+def test_lower_says_what_the_program_takes(rota: Rota, tmp_path: Path) -> None:
+    """A line of totals, and comments for its resources."""
+    path = Path(__file__).resolve().parents[2] / "examples" / "tensor_parallel.hlo"
+    lines = rota("lower", str(path), "-o", str(tmp_path / "out")).out.splitlines()
+    assert lines[0].split() == ["#", "images", "rows", "tx", "rx", "bytes", "directory"]
+    assert lines[1].split()[0] == "64"
+    assert all(line.startswith("# ") for line in lines[2:])
+    assert lines[2].startswith("# program: 17 collectives in ")
+    assert "communicators" in lines[3]
 
 
 def test_lower_overwrites_only_its_own(rota: Rota, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 from rota.columns import Array
 from rota.device.model import Order, load
 from rota.emit import emit
-from rota.emit.placement import ROLES
 from rota.errors import DecodeError, StuckError, UnsupportedError, UsageError
 from rota.isa.arch import ARCHES
 from rota.isa.dtypes import numpy_dtype
@@ -21,6 +20,7 @@ from rota.request import Request
 from rota.schedule.ir import Schedule
 
 ORDERS = 4  # random orders tried for each mutant
+ROLES = ("recv", "credit", "post", "compl")  # semaphores of a ring channel, in the order of their ids
 WALK = re.compile(r"rank (\d+):? (?:ring )?channel (\d+)(?: row (\d+))?")
 SEMAPHORE = re.compile(r"semaphore (\d+) of TOP_SP (\d+) of rank (\d+)")
 

@@ -40,10 +40,12 @@ def rings(draw: st.DrawFn, *, kinds: tuple[EncOp, ...] = COMPOSED, dtypes: tuple
         dtype=dtype,
         count=draw(st.integers(1, 3000 // numpy_dtype(dtype).itemsize // groups)) * shards,
         groups=tuple(tuple(members[g * ranks : (g + 1) * ranks]) for g in range(groups)),
-        orders=tuple(tuple(draw(order) for _ in range(groups)) for _ in range(draw(st.integers(1, 4)))),
+        orders=tuple(
+            tuple(draw(order) for _ in range(groups)) for _ in range(draw(st.integers(1, 4 if ranks > 1 else 2)))
+        ),
         op=draw(st.sampled_from(OPS)),
         platform_name=platform,
-        folds=draw(st.integers(1, 3)),
+        folds=draw(st.integers(1, 3 if ranks > 1 else 2)),
         slots=draw(st.integers(3, 8)),
         chunk=draw(st.sampled_from(CHUNKS)),
         in_place=kind is EncOp.ALLREDUCE and ranks > 1 and draw(st.booleans()),

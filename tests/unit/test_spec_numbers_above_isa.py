@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rota.emit import rings
+from rota.emit import collective
 from rota.frontends import hlo, hlo_sites, hlo_text
 from rota.isa.enums import EncOp
 from rota.machine import layouts, legality
@@ -13,7 +13,7 @@ from rota.simulate import cost
 
 def test_rings_are_nominal_host_rings() -> None:
     """4096 descriptors. Source: sdma §14.6."""
-    assert rings.RING_SIZE == 4096
+    assert collective.RING_SIZE == 4096
 
 
 def test_hlo_vocabularies() -> None:

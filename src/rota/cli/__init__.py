@@ -40,5 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _version() -> int:
     from importlib.metadata import version
 
-    print_lines([f"rota {version('rota')}, arithmetic: numpy"])
+    from rota.native.library import describe
+
+    print_lines([f"rota {version('rota')}, arithmetic: numpy", describe()])
     return OK

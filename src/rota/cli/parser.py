@@ -10,10 +10,12 @@ from typing import Final
 from rota.cli.barrier import BARRIER_ABOUT, barrier, barrier_arguments
 from rota.cli.check import check
 from rota.cli.explain import explain
+from rota.cli.fault import fault_arguments
 from rota.cli.listing import asm, disasm
 from rota.cli.lower import lower_command
 from rota.cli.platforms import platforms
 from rota.cli.run import run_command
+from rota.cli.sb2sb import sb2sb_arguments
 from rota.cli.sources import DEFAULT_DTYPE, DEFAULT_OP, DEFAULT_PLATFORM, DEFAULT_SIZE
 from rota.cli.verify import verify_command
 
@@ -28,10 +30,29 @@ schedule, emit the bytes a device loads, prove them, run them on a device model,
 """
 _RUN: Final = """\
 Compose every collective of SOURCE, prove it, run it on arrays and, where it is emitted, as bytes on the device model;
-compare both, and with a float64 golden. One row each; sizes are the whole buffer.
+compare both, and with a float64 golden. One row each; sizes are the whole buffer. The collectives of a file are one
+program; words of a stream or NEFF that name one tensor hand its data on, and one that reads and writes it is in place.
 
   rota run all_gather --platform trn1.32xlarge --ranks 32 --size 64K --dtype fp32
   rota run examples/tensor_parallel.hlo --json
+  rota lower words.bin --ranks 8 -o out && rota run out
+
+With --trace: a JSON line for each step of the device model, and when which rank was at work. With --profile: the
+message core_graph of the first rank, as protobuf bytes; --json has the records cc_op_info.
+
+  rota run permute --pairs '0>1,1>2,2>3,3>0' --size 16K --trace steps.jsonl
+  rota run all_reduce --ranks 8 --size 64K --profile core_graph.pb --json
+
+With --fault: something goes wrong, and either the result is right nevertheless, or the device says which rank is at
+fault and who waits for whom, or the comparison reports a wrong result; the exit code is then 1.
+
+  rota run all_reduce --ranks 8 --size 64K --fault kill:rank=2,tick=4
+  rota run examples/tensor_parallel.hlo --no-verify --fault skip:rank=6,collective=1
+
+sb2sb moves a tensor of --count elements in each partition inside a core's state buffer, or to that of its partner.
+
+  rota run sb2sb --dtype bf16 --count 1000 --from 0 --to 1 --log
+  rota run sb2sb --dtype fp32 --count 64 --channels 32 --partition 32 --to-partition 96 --from 2 --to 2
 """
 _EXPLAIN: Final = """\
 Say which algorithm the runtime takes for a collective, what each rule said and why, which limit row was read, and what
@@ -75,6 +96,13 @@ a manifest. The directory appears complete or not at all.
   rota lower all_reduce --ranks 4 --size 64K -o out && rota disasm out/rank-000.img
   rota lower examples/data_parallel.hlo -o out
   rota lower all_gather --ranks 8 --size 64K -o out --neff gather.neff && rota run gather.neff
+
+With --stages: the path of each collective from its word to its completion, with its own bytes and addresses. With
+--log: what the runtime logs when one rank loads them. sb2sb writes the words of each core, one file a core.
+
+  rota lower all_reduce --ranks 4 --size 64K -o out --stages
+  rota lower examples/data_parallel.hlo -o out --log --rank 3
+  rota lower sb2sb --dtype bf16 --count 1000 --from 0 --to 1 -o move && rota disasm move/core-0.bin
 """
 _DISASM: Final = """\
 Show instruction streams, images, NEFFs and lowered directories as text, one record a line: offset, record, fields.
@@ -138,11 +166,20 @@ def _command(
 
 
 def _run_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("source", metavar="SOURCE", help=_SOURCE)
+    command.add_argument("source", metavar="SOURCE", help=f"{_SOURCE}; or a directory of `rota lower`; or sb2sb")
     _common(command)
     _pairs(command)
     _composing(command)
     command.add_argument("--no-verify", action="store_true", help="leave the proof out; the output says so")
+    command.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write a JSON line for each step of the device model"
+    )
+    command.add_argument(
+        "--profile", type=Path, metavar="FILE", help="write what the first rank's profile says of them"
+    )
+    fault_arguments(command)
+    sb2sb_arguments(command)
+    command.add_argument("--log", action="store_true", help="sb2sb: also the firmware's log lines")
 
 
 def _verify_arguments(command: argparse.ArgumentParser) -> None:
@@ -168,11 +205,15 @@ def _composing(command: argparse.ArgumentParser) -> None:
 
 
 def _lower_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("source", metavar="SOURCE", help=_SOURCE)
+    command.add_argument("source", metavar="SOURCE", help=f"{_SOURCE}; or sb2sb")
     _common(command)
     _composing(command)
     command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="directory to write")
     command.add_argument("--neff", type=Path, metavar="FILE", help="write the words into a NEFF as well")
+    command.add_argument("--stages", action="store_true", help="also print the path of each collective to its bytes")
+    command.add_argument("--log", action="store_true", help="also print what the runtime logs when a rank loads them")
+    command.add_argument("--rank", type=int, metavar="N", help="the rank of --log (default the first)")
+    sb2sb_arguments(command)
 
 
 def _explain_arguments(command: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from rota.errors import UnsupportedError
 from rota.facts import Verdict, no, yes
-from rota.isa.enums import Algorithm, CceType, EncOp
+from rota.isa.enums import Algorithm, EncOp
 from rota.request import COMPOSED, KIND_NAMES
 from rota.select.choose import Plan
 from rota.select.rules import POINT_TO_POINT
@@ -36,10 +36,6 @@ SUPPORT: Final[Mapping[Algorithm, frozenset[EncOp]]] = MappingProxyType(
 )
 """Algorithm -> the collectives its composer does. Source: select §5.3, high."""
 
-EMITTED: Final = frozenset({Algorithm.RING})
-"""The algorithms that can be emitted for the device."""
-_EMITTED_KINDS: Final = _SHARDED | {EncOp.PERMUTE, EncOp.PERMUTE_IMPLICIT, EncOp.PERMUTE_REDUCE_IMPLICIT}
-
 
 def can_compose(plan: Plan, algorithm: Algorithm) -> Verdict:
     """Return whether an algorithm can be composed for a plan."""
@@ -49,35 +45,20 @@ def can_compose(plan: Plan, algorithm: Algorithm) -> Verdict:
     return yes(f"{algorithm.name} is composed")
 
 
-def can_emit(plan: Plan, algorithm: Algorithm) -> Verdict:
-    """Return whether what is composed can be emitted for the device."""
-    if plan.request.op is CceType.FMA:
-        return no(f"fma of {KIND_NAMES[plan.request.kind]} is not emitted in this version")
-    if algorithm in EMITTED and plan.request.kind in _EMITTED_KINDS:
-        return yes(f"{algorithm.name} is emitted")
-    return no(f"{algorithm.name} of {KIND_NAMES[plan.request.kind]} is not emitted in this version")
-
-
-def composed(plan: Plan, *, emitted: bool = False) -> tuple[Algorithm, Verdict]:
+def composed(plan: Plan) -> tuple[Algorithm, Verdict]:
     """Return the algorithm that is composed for a plan, and whether it is the selected one.
-
-    Args:
-        emitted: it must be one that can be emitted for the device.
 
     Raises:
         UnsupportedError: neither the selected algorithm nor a ring can be composed for this operation on this group.
     """
     selected = plan.selected
     can = can_compose(plan, selected)
-    if can and emitted:
-        can = can_emit(plan, selected)
     if can:
         return selected, yes(f"{selected.name} is composed as selected")
     because = f"the runtime takes {selected.name}, and {can.reason}"
-    kinds = _EMITTED_KINDS if emitted else SUPPORT[Algorithm.RING]
     if selected is Algorithm.RING:
         raise UnsupportedError(can.reason)
-    if plan.request.kind not in kinds:
+    if plan.request.kind not in SUPPORT[Algorithm.RING]:
         raise UnsupportedError(f"{because}; a ring does not do it")
     if not plan.channels and plan.request.ranks > 1:
         raise UnsupportedError(f"{because}; there is no ring to take its place: {plan.wirings[0].verdict.reason}")

@@ -135,26 +135,28 @@ def _world(images: Sequence[BarrierImage]) -> World:
     first = images[0]
     arch = ARCHES[first.arch]
     sps = first.lnc * arch.sps_per_core
-    index = np.full((arch.chips, arch.cores // first.lnc), -1, np.int64)
+    index = np.full((1, arch.chips, arch.cores // first.lnc), -1, np.int64)
     for i, image in enumerate(images):
-        if (image.arch, image.lnc) != (first.arch, first.lnc) or index[image.chip, image.lane] >= 0:
+        if (image.arch, image.lnc) != (first.arch, first.lnc) or index[0, image.chip, image.lane] >= 0:
             raise UsageError(
                 f"barrier: rank {image.rank} on chip {image.chip} lane {image.lane} of {image.arch}, LNC {image.lnc}: "
                 f"expected {first.arch}, LNC {first.lnc}, and a place of its own; load the ranks of one program"
             )
-        index[image.chip, image.lane] = i
+        index[0, image.chip, image.lane] = i
     nothing = np.zeros(0, np.int64)
     placed = tuple(
         Image(
             arch=arch,
             rank=image.rank,
             ranks=len(images),
+            span=0,
             chip=image.chip,
             lane=image.lane,
             lnc=image.lnc,
             stream_processors=sps,
             folds=1,
             operations=0,
+            chains=0,
             ring_size=MOST_SIGNALS,
             memory_size=RING_END,
             buffers=(),
@@ -164,7 +166,20 @@ def _world(images: Sequence[BarrierImage]) -> World:
         for image in images
     )
     size = np.full(len(images), RING_END, np.int64)
-    return World(arch, first.lnc, sps, placed, index, np.zeros(len(images) + 1, np.int64), size, nothing, nothing)
+    return World(
+        arch=arch,
+        lnc=first.lnc,
+        sps=sps,
+        images=placed,
+        index=index,
+        span=np.zeros(len(images), np.int64),
+        chip=np.array([image.chip for image in images], np.int64),
+        lane=np.array([image.lane for image in images], np.int64),
+        memory_base=np.zeros(len(images) + 1, np.int64),
+        memory_size=size,
+        buffer_start=nothing,
+        buffer_end=nothing,
+    )
 
 
 def _rank(world: World, index: int, image: BarrierImage) -> _Rank:

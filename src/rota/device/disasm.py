@@ -20,14 +20,17 @@ from rota.device.listing import (
     SCHEMA,
     ZERO,
     Line,
+    Lister,
     Listing,
     list_conf,
     list_ctrl,
+    list_network,
     list_part,
     list_records,
     list_rx,
     list_slot,
     list_stream,
+    list_text,
     list_tx,
 )
 from rota.device.load import load_image
@@ -35,7 +38,7 @@ from rota.errors import DecodeError, UsageError
 from rota.isa import arch as isa
 from rota.isa.descriptors import DESCRIPTOR
 from rota.isa.image import ALIGNMENT, DIGEST_SIZE, HEADER, MAGIC, MAX_SECTIONS, SECTION, SLOTS_PER_SP, Section
-from rota.isa.spad import END_TAG, SLOT
+from rota.isa.spad import CONTINUE, END_TAG, SLOT
 
 __all__ = ["KINDS", "SCHEMA", "Line", "Listing", "counts", "disassemble", "disassemble_image", "disassemble_stream"]
 
@@ -98,10 +101,13 @@ def counts(data: bytes) -> Record:
 
 
 def _repeats(program: memoryview) -> int:
-    """Return the rows a slot program stands for, up to its END mark."""
-    ends = np.flatnonzero(np.frombuffer(program, "<u8") >> np.uint64(48) == END_TAG)
-    entries = np.frombuffer(program, SLOT.dtype)[: int(ends[0]) if ends.size else None]
-    return int(entries["repeat"].sum(dtype=np.int64))
+    """Return the rows a slot program stands for, up to its END mark; CONTINUE marks and what follows them are none."""
+    words = np.frombuffer(program, "<u8")
+    ends = np.flatnonzero(words >> np.uint64(48) == END_TAG)
+    marks = words[: int(ends[0]) if ends.size else None] == np.uint64(CONTINUE)
+    following = np.append(False, marks[:-1])
+    repeat = np.frombuffer(program, SLOT.dtype)["repeat"][: marks.size]
+    return int(repeat[~(marks | following)].sum(dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +222,16 @@ _RECORDS: Final = {
     int(Section.SEMA): forms.PRESET_RECORD,
     int(Section.BUFFERS): forms.BUFFER_RECORD,
 }
-_LISTERS: Final = {
+_LISTERS: Final[Mapping[int, Lister]] = {
     int(Section.CTRL): list_ctrl,
     int(Section.SLOT): list_slot,
     int(Section.CONF): list_conf,
     int(Section.TX): list_tx,
     int(Section.RX): list_rx,
     int(Section.WORDS): list_stream,
+    int(Section.REQUEST): list_text,
+    int(Section.NETWORK): list_network,
+    int(Section.SB2SB): list_stream,
 }
 
 

@@ -1,96 +1,110 @@
-"""Descriptors as items: what each destination descriptor does, resolved to flat indices, with everything checked.
+"""Descriptors as items: what each packet does, resolved to flat indices, with everything checked.
 
-TX packets are FIRST..LAST runs; a copy pairs each of its descriptors with the next RX, a reduce pairs all of them with
-one. Kinds, framing and pairing are rebuilt from flags and counts alone. Source: device-model §3, conventions.
+An item is one operation of an engine: it moves or combines its sources and writes the result to its targets, or it adds
+to a semaphore, or it is padding. How descriptors make items is `packets`. Source: device-model §3, conventions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 
 from rota.columns import I64, Array, Bool, owners, pointers
 from rota.device.load import Image, of_rank
+from rota.device.packets import COPY, Operation, Packets, Side, check_sizes, flag, lengths, packets_of, read_sides
 from rota.device.world import Places, World, refuse, resolve, semaphore_index
-from rota.errors import DecodeError
 from rota.isa import arch as isa
-from rota.isa.descriptors import (
-    ACCUMULATE,
-    COPY_WORD,
-    DESCRIPTOR,
-    DESCRIPTOR_SIZE,
-    FIRST_PHASE,
-    LIMITS,
-    RING_ID_SHIFT,
-    CceWord,
-    RxFlag,
-    TxFlag,
-    decode_cce_word,
-    decode_length,
-)
-from rota.isa.dtypes import size_of
-from rota.isa.enums import CceType
-from rota.isa.image import HEADER, Section
+from rota.isa.descriptors import DESCRIPTOR_SIZE, RxFlag, TxFlag
+from rota.isa.image import Section
 from rota.isa.semaphores import FIRST_FREE, LAST_FREE, SEMAPHORES, Window
 from rota.native.arithmetic import Combine
 
 DATA: Final = 0
 SIGNAL: Final = 1
 PAD: Final = 2
-_LENGTH_AND_RING: Final = 0xFFFF | 3 << RING_ID_SHIFT
 _SIGNAL_BYTES: Final = 4
 _PAD_BYTES: Final = 4
 FEED_WORD: Final = 4  # bytes
 
-COMBINE: Final[Mapping[CceType, Combine]] = {
-    CceType.ADD: Combine.ADD,
-    CceType.MAX: Combine.MAX,
-    CceType.MIN: Combine.MIN,
-}
-"""What a reduce packet does to elements; the other operations need operand descriptors, which this version has not."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Items:
-    """One entry per destination descriptor of all ranks, section after section, in ring order.
+    """One entry per item of all ranks, section after section, in ring order.
 
     Attributes:
         kind: DATA, SIGNAL or PAD.
-        word: index into `words`, the decoded operation; -1 for a copy.
-        target: flat memory byte, or flat semaphore for a signal.
+        operation: index into `operations`; 0 is a copy.
+        target: flat memory byte, or flat semaphore for a signal; of several targets the first.
+        more_item, more: the other targets: whose each is, ascending, and its flat memory byte.
         source: flat memory bytes, CSR by `source_ptr`, in fold order.
-        strong: the write is not overtaken by later ones. barrier: nothing before may be outstanding.
-        rx_offset, tx_offset: of the destination and the first source descriptor in the file of their rank.
-        section_ptr: where the section `(image, engine x 16 + queue)` of `sections` starts.
+        scale: of each source of an FMA, float32; empty where there is no FMA at all.
+        value: what each signal adds; 0 elsewhere.
+        strong: its last write is not overtaken by later ones. barrier: nothing before may be outstanding.
+        first: it begins a packet.
+        tx_ptr, rx_ptr: first descriptor of each item, counted over all sections; one longer than the items.
+        sections: (image, engine x 16 + queue) of each section, ascending; section_ptr: its first item.
+        tx_offset, rx_offset: of the first descriptor of each section in the file of its rank.
     """
 
     kind: Array
-    word: I64
+    operation: Array
     size: I64
     target: I64
+    more_item: I64
+    more: I64
     source_ptr: I64
     source: I64
+    scale: Array
+    value: I64
     strong: Bool
     barrier: Bool
-    rx_offset: I64
-    tx_offset: I64
-    sections: tuple[tuple[int, int], ...]
+    first: Bool
+    tx_ptr: I64
+    rx_ptr: I64
+    sections: I64  # shape (sections, 2)
     section_ptr: I64
-    words: tuple[CceWord, ...]
+    tx_offset: I64
+    rx_offset: I64
+    operations: tuple[Operation, ...]
+
+    @property
+    def count(self) -> int:
+        """Items of all ranks together."""
+        return self.kind.size
+
+    def section_of(self, item: I64) -> I64:
+        """Return the section of each item."""
+        found: I64 = np.searchsorted(self.section_ptr, item, side="right") - 1
+        return found
+
+    def image_of(self, item: I64) -> I64:
+        """Return the image of each item."""
+        found: I64 = self.sections[self.section_of(item), 0]
+        return found
+
+    def offset_of(self, item: int, *, transmit: bool = False) -> tuple[int, int]:
+        """Return the image of an item, and where its first descriptor of one side is in the file."""
+        section = int(self.section_of(np.array([item]))[0])
+        ptr, start = (self.tx_ptr, self.tx_offset) if transmit else (self.rx_ptr, self.rx_offset)
+        within = int(ptr[item] - ptr[self.section_ptr[section]])
+        return int(self.sections[section, 0]), int(start[section]) + DESCRIPTOR_SIZE * within
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Side:
-    """All TX or all RX descriptors of an image, with the file offset of each."""
-
-    word0: Array
-    word1: Array
-    address: Array
-    offset: I64
-    ptr: I64  # section starts
+_JOINED: Final = (
+    "kind",
+    "operation",
+    "size",
+    "target",
+    "more",
+    "source",
+    "scale",
+    "value",
+    "strong",
+    "barrier",
+    "first",
+)
 
 
 def decode_items(world: World) -> Items:
@@ -99,251 +113,155 @@ def decode_items(world: World) -> Items:
     Raises:
         DecodeError: a descriptor that no emitter could have meant, with its offset in the file of its rank.
     """
-    words: list[CceWord] = []
+    operations = [COPY]
     parts = []
     for i in range(len(world.images)):
         with of_rank(i):
-            parts.append(_image_items(world, i, words))
-    counts = [np.diff(part.source_ptr) for part in parts]
-    lengths = [np.diff(part.section_ptr) for part in parts]
+            parts.append(_image_items(world, i, operations))
+    joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _JOINED}
+    before = np.cumsum([0, *(part.kind.size for part in parts)])
+    counts: dict[str, Any] = {
+        name: np.concatenate([np.diff(getattr(part, name)) for part in parts])
+        for name in ("source_ptr", "tx_ptr", "rx_ptr", "section_ptr")
+    }
+    if all(each.how is not Combine.FMA for each in operations):
+        joined["scale"] = np.zeros(0, np.float32)
+    joined |= {name: pointers(each) for name, each in counts.items()}
+    joined |= {
+        name: np.concatenate([getattr(p, name) for p in parts]) for name in ("sections", "tx_offset", "rx_offset")
+    }
     return Items(
-        **{
-            f: np.concatenate([getattr(p, f) for p in parts])
-            for f in ("kind", "word", "size", "target", "source", "strong", "barrier", "rx_offset", "tx_offset")
-        },
-        source_ptr=pointers(np.concatenate(counts)),
-        sections=tuple(section for part in parts for section in part.sections),
-        section_ptr=pointers(np.concatenate(lengths)),
-        words=tuple(words),
+        **joined,
+        more_item=np.concatenate([part.more_item + start for part, start in zip(parts, before, strict=False)]),
+        operations=tuple(operations),
     )
 
 
-def _image_items(world: World, index: int, words: list[CceWord]) -> Items:
+def _image_items(world: World, index: int, operations: list[Operation]) -> Items:
     image = world.images[index]
-    places = sorted(i for kind, i in image.parts if kind is Section.TX)
-    if places != sorted(i for kind, i in image.parts if kind is Section.RX) or not places:
-        raise DecodeError("section table", offset=HEADER.size, expected="TX and RX sections in pairs", got="others")
-    tx, rx = _side(image, Section.TX, places), _side(image, Section.RX, places)
-    _check_flags(image, tx, rx)
-    item_of_tx, is_cce, code = _pair(image, tx, rx, places, words)
-    return _items(world, index, tx, rx, places, item_of_tx, is_cce, code, tuple(words))
+    places, tx, rx = read_sides(image)
+    packets = packets_of(image, places, tx, rx, operations)
+    rx_item = owners(packets.rx_ptr)
+    rx_size = lengths(rx)
+    size = rx_size[packets.rx_ptr[:-1]]
+    refuse(rx_size != size[rx_item], rx.offset, "RX length", "that of the packet's first target", rx.word0)
+    tx_size, tx_offset = lengths(tx)[packets.source], tx.offset[packets.source]
+    wrong = tx_size != size[packets.item]
+    refuse(wrong, tx_offset, "TX length", "that of its RX descriptor", tx.word0[packets.source])
+    check_sizes(image, packets, size, rx.offset[packets.rx_ptr[:-1]], operations)
 
-
-def _side(image: Image, kind: Section, places: Sequence[int]) -> _Side:
-    arrays, offsets = [], []
-    for place in places:
-        part = image.part(kind, place)
-        arrays.append(np.frombuffer(part.data, DESCRIPTOR))
-        offsets.append(part.offset + DESCRIPTOR_SIZE * np.arange(arrays[-1].size, dtype=np.int64))
-    table = np.concatenate(arrays)
-    return _Side(
-        table["len_ctrl"].copy(),
-        table["meta_ctrl"].copy(),
-        table["buf_ptr"].copy(),
-        np.concatenate(offsets),
-        pointers(np.array([a.size for a in arrays])),
-    )
-
-
-def _check_flags(image: Image, tx: _Side, rx: _Side) -> None:
-    """Exact masks, the ring phase by position, and the packet framing."""
-    allowed = np.uint32(
-        _LENGTH_AND_RING | TxFlag.FIRST | TxFlag.LAST | TxFlag.CONCAT | (0 if image.arch.sow else TxFlag.DMB)
-    )
-    refuse((tx.word0 & ~allowed) != 0, tx.offset, "TX descriptor", "no other flags", tx.word0)
-    allowed = np.uint32(_LENGTH_AND_RING | (RxFlag.STRONG_ORDER_WR if image.arch.sow else 0))
-    refuse((rx.word0 & ~allowed) != 0, rx.offset, "RX descriptor", "no other flags", rx.word0)
-    refuse(rx.word1 != 0, rx.offset, "RX descriptor", "a second word of 0", rx.word1)
-    for name, side in (("TX", tx), ("RX", rx)):
-        place = np.arange(side.offset.size) - np.repeat(side.ptr[:-1], np.diff(side.ptr))
-        phase = (FIRST_PHASE + place // image.ring_size) & 3
-        refuse(
-            (side.word0 >> RING_ID_SHIFT & 3) != phase,
-            side.offset,
-            f"{name} ring phase",
-            "that of its place",
-            side.word0,
-        )
-    first, last = _flag(tx, TxFlag.FIRST), _flag(tx, TxFlag.LAST)
-    follows_last = np.concatenate(([True], last[:-1]))
-    ends = np.zeros(tx.offset.size, np.bool_)
-    ends[tx.ptr[1:] - 1] = True
-    refuse((first != follows_last) | (ends & ~last), tx.offset, "TX packet", "FIRST behind each LAST", tx.word0)
-    refuse(_flag(tx, TxFlag.CONCAT) == last, tx.offset, "TX packet", "CONCAT on all but the last", tx.word0)
-
-
-def _flag(side: _Side, flag: TxFlag) -> Bool:
-    found: Bool = (side.word0 & np.uint32(flag)) != 0
-    return found
-
-
-def _pair(image: Image, tx: _Side, rx: _Side, places: Sequence[int], words: list[CceWord]) -> tuple[I64, Bool, I64]:
-    """Return the item of each TX descriptor, whether it reduces, and the operation's index in `words`."""
-    first, last = _flag(tx, TxFlag.FIRST), _flag(tx, TxFlag.LAST)
-    is_cce = tx.word1 != COPY_WORD
-    code = np.full(tx.offset.size, -1, np.int64)
-    for value in np.unique(tx.word1[is_cce]).tolist():
-        where = is_cce & (tx.word1 == value)
-        at = int(np.argmax(where))
-        decoded = decode_cce_word(value, offset=int(tx.offset[at]) + 4)
-        refuse(where & (last != decoded.last), tx.offset, "reduce packet", "the last-source bit on its last", tx.word1)
-        base = replace(decoded, last=False)
-        plain = not decoded.barrier and decoded.accumulate is ACCUMULATE.get(decoded.transfer, decoded.transfer)
-        bad = where & (decoded.op not in COMBINE or not plain)
-        refuse(bad, tx.offset, "reduce word", "an operation this version runs, without a barrier", tx.word1)
-        if base not in words:
-            words.append(base)
-        code[where] = words.index(base)
-    within = ~first
-    refuse(within & (code != np.concatenate(([-1], code[:-1]))), tx.offset, "TX packet", "one operation", tx.word1)
-    opens = ~is_cce | first
-    item = np.cumsum(opens) - 1
-    per_section = np.add.reduceat(opens.astype(np.int64), tx.ptr[:-1])
-    for i in np.flatnonzero(per_section != np.diff(rx.ptr)).tolist():
-        raise DecodeError(
-            f"RX ring {places[i]}",
-            offset=int(rx.offset[rx.ptr[i]]),
-            expected=f"{per_section[i]} descriptors, as TX needs",
-            got=str(rx.ptr[i + 1] - rx.ptr[i]),
-        )
-    packet = np.cumsum(first) - 1
-    copies = np.bincount(packet, ~is_cce)
-    refuse(
-        (copies > LIMITS[image.arch.name].rx_cap)[packet], tx.offset, "copy packet", "at most the packet cap", tx.word0
-    )
-    return item, is_cce, code
-
-
-def _items(
-    world: World,
-    index: int,
-    tx: _Side,
-    rx: _Side,
-    places: Sequence[int],
-    item: I64,
-    is_cce: Bool,
-    code: I64,
-    words: tuple[CceWord, ...],
-) -> Items:
-    image = world.images[index]
-    size = decode_length(rx.word0).astype(np.int64)
-    refuse(
-        decode_length(tx.word0).astype(np.int64) != size[item],
-        tx.offset,
-        "TX length",
-        "that of its RX descriptor",
-        tx.word0,
-    )
-    head = np.flatnonzero(np.concatenate(([True], item[1:] != item[:-1])))
-    word, reduces = code[head], is_cce[head]
-    fan_in = np.diff(np.append(head, item.size))
-    _check_reduce(image, word, size, fan_in, rx, words)
+    address = tx.address[packets.source]
     target = resolve(world, index, rx.address, rx.offset, "RX address")
-    source = resolve(world, index, tx.address, tx.offset, "TX address")
-    refuse(~source.memory | (source.image != index), tx.offset, "TX address", "the rank's own memory", tx.address)
+    source = resolve(world, index, address, tx_offset, "TX address")
+    refuse(~source.memory, tx_offset, "TX address", "memory of a rank", address)
 
-    kind = _kinds(target, index, size, word, words, rx)
-    refuse(
-        (kind[item] == PAD) != (source.offset == isa.PAD_LINE),
-        tx.offset,
-        "TX address",
-        "the pad line exactly where RX names it",
-        tx.address,
-    )
-    flat_source = world.memory_base[source.image] + source.offset
-    flat_target = world.memory_base[target.image] + target.offset
+    itemsize = np.array([_PAD_BYTES if each.element is None else each.itemsize for each in operations])
+    kind = _kinds(target, index, size[rx_item], itemsize[packets.operation][rx_item], rx)
+    mixed = kind != kind[packets.rx_ptr[:-1]][rx_item]
+    refuse(mixed, rx.offset, "RX address", "a place of the same kind as the packet's first target", rx.address)
+    kind = kind[packets.rx_ptr[:-1]]
+    own_pad = (source.offset == isa.PAD_LINE) & (source.image == index)
+    odd = (kind[packets.item] == PAD) != own_pad
+    refuse(odd, tx_offset, "TX address", "the pad line exactly where RX names it", address)
     data = kind == DATA
-    _check_inside(world, flat_target, size, data, target.offset, world.memory_size[target.image], rx, "RX address")
-    _check_inside(
-        world, flat_source, size[item], data[item], source.offset, world.memory_size[source.image], tx, "TX address"
-    )
-    signal = kind == SIGNAL
-    semaphore = _signals(world, image, signal, size, reduces, target, source, item, tx, rx)
-    opens = np.zeros(item.size, np.bool_)
-    opens[head] = True
-    refuse(_flag(tx, TxFlag.DMB) & ~opens, tx.offset, "TX descriptor", "a barrier on a signal only", tx.word0)
+    flat_target = world.memory_base[target.image] + target.offset
+    _check_inside(world, target, size[rx_item], data[rx_item], rx.offset, rx.address, "RX address")
+    flat_source = world.memory_base[source.image] + source.offset
+    _check_inside(world, source, tx_size, data[packets.item], tx_offset, address, "TX address")
+    semaphore, value = _signals(world, index, kind == SIGNAL, size, target, source, packets, tx, rx)
+    strong = flag(rx, RxFlag.STRONG_ORDER_WR)
+    final = np.zeros(strong.size, np.bool_)
+    final[packets.rx_ptr[1:] - 1] = True
+    refuse(strong & ~final, rx.offset, "RX descriptor", "strong order on the last target alone", rx.word0)
+    opens = np.zeros(tx.word0.size, np.bool_)
+    opens[packets.head] = True
+    refuse(flag(tx, TxFlag.DMB) & ~opens, tx.offset, "TX descriptor", "a barrier on a signal only", tx.word0)
+    more = np.flatnonzero(rx_item[1:] == rx_item[:-1]) + 1
     return Items(
         kind=kind.astype(np.uint8),
-        word=word,
+        operation=packets.operation.astype(np.int16),
         size=size,
-        target=np.where(signal, semaphore, flat_target),
-        source_ptr=np.append(head, item.size),
+        target=np.where(kind == SIGNAL, semaphore, flat_target[packets.rx_ptr[:-1]]),
+        more_item=rx_item[more],
+        more=flat_target[more],
+        source_ptr=pointers(np.bincount(packets.item, minlength=size.size)),
         source=flat_source,
-        strong=(rx.word0 & np.uint32(RxFlag.STRONG_ORDER_WR)) != 0,
-        barrier=_flag(tx, TxFlag.DMB)[head],
-        rx_offset=rx.offset,
-        tx_offset=tx.offset[head],
-        sections=tuple((index, place) for place in places),
-        section_ptr=rx.ptr,
-        words=(),
+        scale=packets.scale.view(np.float32),
+        value=value,
+        strong=strong[packets.rx_ptr[1:] - 1],
+        barrier=flag(tx, TxFlag.DMB)[packets.head],
+        first=packets.first,
+        tx_ptr=np.append(packets.head, tx.word0.size),
+        rx_ptr=packets.rx_ptr,
+        sections=np.array([(index, place) for place in places], np.int64).reshape(-1, 2),
+        section_ptr=packets.section_ptr,
+        tx_offset=np.array([image.part(Section.TX, place).offset for place in places], np.int64),
+        rx_offset=np.array([image.part(Section.RX, place).offset for place in places], np.int64),
+        operations=(),
     )
 
 
-def _kinds(target: Places, index: int, size: I64, word: I64, words: tuple[CceWord, ...], rx: _Side) -> I64:
+def _kinds(target: Places, index: int, size: I64, pad_size: I64, rx: Side) -> I64:
     """Tell data, signals and padding apart by where they go; padding has one address and one size."""
     line = (target.offset >= isa.PAD_LINE) & (target.offset < isa.PAD_LINE + isa.PAD_LINE_SIZE)
     pad = target.memory & (target.image == index) & line
-    itemsize = np.array([*(size_of(each.transfer) for each in words), _PAD_BYTES])  # a word of -1 is a copy
-    exact = (target.offset == isa.PAD_LINE) & (size == itemsize[word])
+    exact = (target.offset == isa.PAD_LINE) & (size == pad_size)
     refuse(pad & ~exact, rx.offset, "padding", "the start of the pad line, 4 bytes or one element", rx.address)
     kind: I64 = np.where(pad, PAD, np.where(target.memory, DATA, SIGNAL))
     return kind
 
 
+def feed_words(image: Image) -> Array:
+    """Return the constants an image's signals add."""
+    part = image.parts.get((Section.MEM, isa.FEED_WORDS))
+    return np.frombuffer(part.data if part is not None else b"", "<u4")
+
+
 def _signals(
     world: World,
-    image: Image,
+    index: int,
     signal: Bool,
     size: I64,
-    reduces: Bool,
     target: Places,
     source: Places,
-    item: I64,
-    tx: _Side,
-    rx: _Side,
-) -> I64:
-    """Return the flat semaphore of each signal, 0 for the other items: 4 bytes from a feed word to an INC register."""
-    refuse(signal & (reduces | (size != _SIGNAL_BYTES)), rx.offset, "signal", "a 4-byte copy", rx.word0)
-    alone = _flag(tx, TxFlag.FIRST) & _flag(tx, TxFlag.LAST)
-    refuse(signal[item] & ~alone, tx.offset, "signal", "a packet of its own", tx.word0)
-    end = isa.FEED_WORDS + len(image.part(Section.MEM, isa.FEED_WORDS).data)
+    packets: Packets,
+    tx: Side,
+    rx: Side,
+) -> tuple[I64, I64]:
+    """Return semaphore and value of each signal, 0 for other items: 4 bytes from a feed word to an INC register."""
+    head = packets.rx_ptr[:-1]
+    odd = signal & ((packets.operation != 0) | (size != _SIGNAL_BYTES) | (packets.targets > 1))
+    refuse(odd, rx.offset[head], "signal", "a 4-byte copy", rx.word0[head])
+    address, offset = tx.address[packets.source], tx.offset[packets.source]
+    alone = (flag(tx, TxFlag.FIRST) & flag(tx, TxFlag.LAST))[packets.source]
+    refuse(signal[packets.item] & ~alone, offset, "signal", "a packet of its own", tx.word0[packets.source])
+    words = feed_words(world.images[index])
+    end = isa.FEED_WORDS + FEED_WORD * words.size
     feeds = (source.offset >= isa.FEED_WORDS) & (source.offset < end) & (source.offset % FEED_WORD == 0)
-    refuse(signal[item] & ~feeds, tx.offset, "signal source", "a feed word", tx.address)
+    feeds &= source.image == index
+    refuse(signal[packets.item] & ~feeds, offset, "signal source", "a feed word", address)
     chosen = np.flatnonzero(signal)
-    at = rx.offset[chosen]
-    found = semaphore_index(world, _take(target, chosen), Window.INC, at, "signal target")
+    at = rx.offset[head[chosen]]
+    rx_chosen = head[chosen]
+    places = Places(target.memory[rx_chosen], target.image[rx_chosen], target.offset[rx_chosen])
+    found = semaphore_index(world, places, Window.INC, at, "signal target")
     identity = found % SEMAPHORES
     free = (identity >= FIRST_FREE) & (identity <= LAST_FREE)
     refuse(~free, at, "signal target", "a free semaphore", identity)
-    flat = np.zeros(size.size, np.int64)
+    flat, value = np.zeros((2, size.size), np.int64)
     flat[chosen] = found
-    return flat
-
-
-def _take(places: Places, chosen: I64) -> Places:
-    return Places(places.memory[chosen], places.image[chosen], places.offset[chosen])
-
-
-def _check_reduce(image: Image, word: I64, size: I64, fan_in: I64, rx: _Side, words: tuple[CceWord, ...]) -> None:
-    limits = LIMITS[image.arch.name]
-    refuse(fan_in > limits.max_sources, rx.offset, "reduce packet", f"at most {limits.max_sources} sources", fan_in)
-    refuse((word >= 0) & (fan_in < 2), rx.offset, "reduce packet", "at least 2 sources", fan_in)
-    for i, decoded in enumerate(words):
-        itemsize = size_of(decoded.transfer)
-        cap = min(limits.max_cce_elements * itemsize, limits.max_cce_bytes)
-        bad = (word == i) & ((size % itemsize != 0) | (size > cap))
-        refuse(bad, rx.offset, "reduce packet", f"whole elements, at most {cap} bytes", size)
+    reads = np.flatnonzero(signal[packets.item])
+    value[packets.item[reads]] = words[(source.offset[reads] - isa.FEED_WORDS) // FEED_WORD]
+    return flat, value
 
 
 def _check_inside(
-    world: World, flat: I64, size: I64, chosen: Bool, offset: I64, memory: I64, side: _Side, what: str
+    world: World, places: Places, size: I64, chosen: Bool, offset: I64, addresses: Array, what: str
 ) -> None:
     """Data lies inside one declared buffer."""
-    at = np.searchsorted(world.buffer_start, flat, side="right") - 1
-    outside = (at < 0) | (flat + size > world.buffer_end[np.maximum(at, 0)]) | (offset + size > memory)
-    refuse(chosen & outside, side.offset, what, "bytes inside one declared buffer", side.address)
-
-
-def source_owner(items: Items) -> I64:
-    """Return the item of each source."""
-    return owners(items.source_ptr)
+    buffers = world.images[0].buffers  # those of every rank
+    start = np.array([buffer.offset for buffer in buffers], np.int64)
+    end = np.array([buffer.offset + buffer.size for buffer in buffers], np.int64)
+    at = np.searchsorted(start, places.offset, side="right") - 1
+    outside = (at < 0) | (places.offset + size > end[at])
+    refuse(chosen & outside, offset, what, "bytes inside one declared buffer", addresses)

@@ -33,6 +33,7 @@ from rota.isa.dtypes import Dtype, short_name
 from rota.isa.enums import Algorithm, CceType, Pattern
 from rota.isa.image import BUFFER, DIGEST_SIZE, HEADER, MAGIC, META, PRESET, SECTION, BufferUse, Section
 from rota.isa.layout import Bits, Field, Layout
+from rota.isa.network import OPERATION, RECEIVE, SECTION_HEADER, SEND
 from rota.isa.spad import CONTINUE, CONTROL_MESH, CONTROL_RING, END_SOURCE, END_TAG, SLOT, SlotFlag
 
 SOURCE: Final = Source("device-model", "text form", CONVENTION)
@@ -184,6 +185,18 @@ CONFIGURATION: Final[Mapping[str, Shape]] = {
     )
 }
 
+# --- network proxies --------------------------------------------------------------------------------------------------
+
+NETWORK: Final = tuple(
+    shape_of(word, layout, hexadecimal=True)
+    for word, layout in (
+        ("net_header", SECTION_HEADER),
+        ("net_operation", OPERATION),
+        ("net_send", SEND),
+        ("net_receive", RECEIVE),
+    )
+)
+
 # --- image ------------------------------------------------------------------------------------------------------------
 
 _PLAIN_NAME: Final = re.compile(rb"[A-Za-z_][A-Za-z0-9_.:/-]*")
@@ -255,6 +268,6 @@ KINDS: Final[Mapping[str, Mapping[str, Shape]]] = {
         ("ctrl", {}, tuple(CONTROLS.values())),
         ("slot", {}, _SPAD),
         ("conf", {}, tuple(CONFIGURATION.values())),
-        ("image", WORDS_BY_NAME, (*_CONTAINER, TX, RX, *_SPAD, *CONFIGURATION.values())),
+        ("image", WORDS_BY_NAME, (*_CONTAINER, TX, RX, *_SPAD, *CONFIGURATION.values(), *NETWORK)),
     )
 }

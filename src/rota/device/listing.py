@@ -378,6 +378,33 @@ def list_conf(listing: Listing, data: Buffer, *, part: str = "conf", base: int =
         listing.damaged.add(last)
 
 
+# --- sections that are not of a stream processor ----------------------------------------------------------------------
+
+
+def list_text(listing: Listing, data: Buffer, *, part: str, base: int) -> None:
+    """Add text, a line of it on each line: its bytes, and what they say beside them."""
+    for line in bytes(data).splitlines(keepends=True):
+        says = "".join(c if c.isprintable() else "?" for c in line.decode("utf-8", "replace").rstrip("\r\n"))
+        listing.append(part, base, len(line), f"{RAW} {line.hex()}", says)
+        base += len(line)
+
+
+def list_network(listing: Listing, data: Buffer, *, part: str, base: int) -> None:
+    """Add the records of a network proxy: a header, then operations, sends and receives, as many as it says."""
+    view = memoryview(data)
+    head, *shapes = forms.NETWORK
+    counts = [1]
+    if len(view) >= head.layout.size:
+        values = head.layout.decode(view)
+        counts += [values[name] for name in ("operations", "sends", "receives")]
+    for shape, count in zip((head, *shapes), counts, strict=False):
+        piece = view[: count * shape.layout.size]
+        _list_plain(listing, piece, shape, part, base, 0)
+        base, view = base + len(piece), view[len(piece) :]
+    if view:
+        listing.append_raw(part, base, view, "behind the records that the header counts")
+
+
 Lister = Callable[..., None]
 LISTERS: Final[Mapping[str, Lister]] = {
     "stream": list_stream,

@@ -15,6 +15,7 @@ from typing import Final
 from rota.errors import DecodeError, UsageError
 from rota.isa import arch as isa
 from rota.isa.arch import Arch, arch_of_id
+from rota.isa.barrier_records import FEEDS, RING_END
 from rota.isa.config import CONFIGURATIONS
 from rota.isa.descriptors import DESCRIPTOR_SIZE
 from rota.isa.image import (
@@ -32,8 +33,9 @@ from rota.isa.image import (
     BufferUse,
     Section,
 )
+from rota.isa.network import NETWORK_ALIGNMENT, SECTION_HEADER
 from rota.isa.semaphores import FIRST_FREE, LAST_FREE, MAX_VALUE
-from rota.isa.spad import ENTRY_SIZE, SLOT_REGION_SIZE, SLOTS
+from rota.isa.spad import CONTROL_REGION_SIZE, ENTRY_SIZE, SLOT_REGION_SIZE, SLOTS
 
 _NAME_FIELD: Final = 32
 _FEED_WORD: Final = 4
@@ -78,12 +80,14 @@ class Image:
     arch: Arch
     rank: int
     ranks: int
+    span: int
     chip: int
     lane: int
     lnc: int
     stream_processors: int
     folds: int
     operations: int
+    chains: int
     ring_size: int
     memory_size: int
     buffers: tuple[DeclaredBuffer, ...]
@@ -134,12 +138,14 @@ def load_image(data: bytes, *, digests: bool = True) -> Image:
         arch=arch,
         rank=meta["rank"],
         ranks=meta["ranks"],
+        span=meta["span"],
         chip=meta["chip"],
         lane=meta["lane"],
         lnc=meta["lnc"],
         stream_processors=meta["stream_processors"],
         folds=meta["folds"],
         operations=meta["operations"],
+        chains=meta["chains"],
         ring_size=meta["ring_size"],
         memory_size=meta["memory_size"],
         buffers=_buffers(parts[Section.BUFFERS, 0], meta["memory_size"]),
@@ -202,15 +208,18 @@ def _check_meta(meta: Mapping[str, int], offset: int) -> Arch:
     lanes = arch.cores // max(meta["lnc"], 1)
     most = arch.chips * arch.cores
     window = min(meta["lnc"] << arch.hbm_shift, MAX_MEMORY)
+    most_entries = CONTROL_REGION_SIZE // ENTRY_SIZE
     laws = (
         ("ranks", 1 <= meta["ranks"] <= most, f"1 to {most}"),
         ("rank", meta["rank"] < meta["ranks"], f"below {meta['ranks']}"),
+        ("span", meta["span"] < meta["ranks"], f"below {meta['ranks']}"),
         ("chip", meta["chip"] < arch.chips, f"below {arch.chips}"),
         ("lnc", meta["lnc"] in (1, 2), "1 or 2"),
         ("lane", meta["lane"] < lanes, f"below {lanes}"),
         ("stream_processors", meta["stream_processors"] == meta["lnc"] * arch.sps_per_core, "the rank's TOP_SPs"),
         ("folds", 1 <= meta["folds"] <= isa.ENGINES, f"1 to {isa.ENGINES}"),
-        ("operations", meta["operations"] == 1, "1 in this version"),
+        ("operations", 1 <= meta["operations"] <= most_entries, f"1 to {most_entries}"),
+        ("chains", meta["chains"] <= meta["operations"], f"at most {meta['operations']}, the operations"),
         ("ring_size", 32 <= ring <= 1 << 24 and ring & (ring - 1) == 0, "a power of two from 32 to 2^24"),
         ("memory_size", isa.FIRST_BUFFER <= meta["memory_size"] <= window, f"{isa.FIRST_BUFFER} to {window}"),
         ("reserved", meta["reserved"] == 0, "0"),
@@ -240,9 +249,15 @@ def _check_parts(parts: Mapping[tuple[Section, int], Part], arch: Arch, meta: Ma
         Section.SEMA:    ({0},                PRESET.size,     PRESET.size,     _LARGEST),
         Section.BUFFERS: ({0},                BUFFER.size,     BUFFER.size,     _LARGEST),
         Section.WORDS:   ({0},                1,               1,               _LARGEST),
+        Section.REQUEST: ({0},                1,               1,               _LARGEST),
+        Section.NETWORK: (sps,                NETWORK_ALIGNMENT, SECTION_HEADER.size, _LARGEST),
     }  # fmt: skip
+    page = ({FEEDS}, _FEED_WORD, RING_END - FEEDS, RING_END - FEEDS)  # of a barrier
     for (kind, index), part in parts.items():
-        indices, record, least, most = shapes[kind]
+        if kind not in shapes:
+            expected = f"one of {', '.join(each.name for each in shapes)}"
+            raise DecodeError("image section", offset=part.entry, expected=expected, got=kind.name)
+        indices, record, least, most = page if (kind, index) == (Section.MEM, FEEDS) else shapes[kind]
         size = len(part.data)
         if index not in indices:
             raise DecodeError(
@@ -251,7 +266,7 @@ def _check_parts(parts: Mapping[tuple[Section, int], Part], arch: Arch, meta: Ma
         if size % record or not least <= size <= most:
             expected = f"whole records of {record} bytes, {least} to {most} bytes"
             raise DecodeError(f"{kind.name} {index}", offset=part.offset, expected=expected, got=f"{size} bytes")
-    needed = [(Section.BUFFERS, 0), (Section.MEM, isa.FEED_WORDS)]
+    needed = [(Section.BUFFERS, 0)]
     needed += [(kind, sp) for kind in (Section.CTRL, Section.CONF) for sp in sps]
     for kind, index in needed:
         if (kind, index) not in parts:
@@ -280,10 +295,8 @@ def _buffers(part: Part, memory_size: int) -> tuple[DeclaredBuffer, ...]:
         expected = f"buffers that end where the memory does, at {memory_size}"
         raise DecodeError("declared buffers", offset=part.offset, expected=expected, got=str(position))
     for use in (BufferUse.INPUT, BufferUse.OUTPUT):
-        if sum(use in buffer.use for buffer in out) != 1:
-            raise DecodeError(
-                "declared buffers", offset=part.offset, expected=f"one {use.name} buffer", got="none or several"
-            )
+        if not any(use in buffer.use for buffer in out):
+            raise DecodeError("declared buffers", offset=part.offset, expected=f"an {use.name} buffer", got="none")
     return tuple(out)
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from rota.columns import I64, U8
 from rota.device.world import World
 from rota.errors import UsageError
-from rota.isa.image import BufferUse, Section
+from rota.isa.image import Section
 from rota.isa.semaphores import SEMAPHORES
+
+_TOUCHED: Final = 1 << 33  # bytes up to which memory is written at once, which is faster than page by page
 
 
 class Memory:
@@ -31,33 +35,37 @@ class Memory:
                 self.semaphores[(i * world.sps + preset.sp) * SEMAPHORES + preset.identity] = preset.value
         self.start: I64 = self.semaphores.copy()
 
-    def fill(self, inputs: U8) -> None:
-        """Put each rank's input where its image wants it."""
-        for rank, start, size in self._spans(BufferUse.INPUT):
-            self.bytes[start : start + size] = inputs[rank]
+    def fill(self, name: str, values: U8) -> None:
+        """Put the bytes of every rank, shape (ranks, bytes), into the buffer of that name."""
+        for row, (start, size) in zip(values, self._spans(name), strict=True):
+            self.bytes[start : start + size] = row
 
-    def read(self, use: BufferUse) -> U8:
+    def read(self, name: str) -> U8:
         """Return the bytes of a buffer of every rank, shape (ranks, bytes); a view where all ranks have one layout."""
-        spans = self._spans(use)
-        starts, size = np.array([start for _, start, _ in spans], np.int64), spans[0][2]
+        spans = self._spans(name)
+        starts, size = np.array([start for start, _ in spans], np.int64), spans[0][1]
         strides = np.diff(starts)
         if (strides == strides[:1]).all():
             stride = int(strides[0]) if strides.size else self.bytes.size
             return np.lib.stride_tricks.as_strided(self.bytes[starts[0] :], (len(spans), size), (stride, 1))
         return np.stack([self.bytes[start : start + size] for start in starts.tolist()])
 
-    def _spans(self, use: BufferUse) -> list[tuple[int, int, int]]:
+    def _spans(self, name: str) -> list[tuple[int, int]]:
         return [
-            (i, int(self.world.memory_base[i]) + buffer.offset, buffer.size)
+            (int(self.world.memory_base[i]) + buffer.offset, buffer.size)
             for i, image in enumerate(self.world.images)
             for buffer in image.buffers
-            if use in buffer.use
+            if buffer.name == name
         ]
 
 
 def _zeros(size: int) -> U8:
     try:
-        return np.zeros(size, np.uint8)
+        if size > _TOUCHED:
+            return np.zeros(size, np.uint8)
+        memory = np.empty(size, np.uint8)  # of large pages, which calloc does not ask for
+        memory.fill(0)
+        return memory
     except MemoryError:
         raise UsageError(
             f"the ranks' memories take {size >> 20} MiB, more than there is here; use a smaller size"

@@ -1,25 +1,31 @@
 """The device model: runs the loaded bytes of all ranks, and nothing else.
 
-Two schedulings of one machine. WAVES is fast: every channel whose gate holds starts its row at once, and a wave of rows
-moves as few array operations. RANDOM picks queues and channels one by one by priorities that change now and then, and
-lets writes land late unless the descriptors order them. Both are legal; a right program gives the same bits.
+Two schedulings of one machine. WAVES is fast: every machine whose gate holds steps at once, and a wave of steps moves
+as few array operations. RANDOM picks queues and machines one by one by priorities that change now and then, and lets
+writes land late unless the descriptors order them. Both are legal; a right program gives the same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 
-from rota.columns import U8, Array
+from rota.columns import I64, U8, Array
+from rota.device.barrier import BarrierDevice
+from rota.device.bracket import read_bracket
 from rota.device.checks import check
+from rota.device.disturb import Disturbance, blame
 from rota.device.dma import Items, decode_items
-from rota.device.load import load_image, of_rank
+from rota.device.load import DeclaredBuffer, load_image, of_rank
 from rota.device.memory import Memory
-from rota.device.program import Program, decode_program, walk
+from rota.device.program import Program
+from rota.device.proxies import add_proxies
 from rota.device.random_order import run_random
+from rota.device.steps import Tables, decode_program
+from rota.device.stuck import left_over
 from rota.device.waves import run_waves
 from rota.device.world import World, build_world
 from rota.errors import StuckError, UsageError
@@ -36,73 +42,119 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Device:
-    """All ranks of one operation, loaded and checked."""
+    """All ranks of one program, loaded and checked."""
 
     world: World
     items: Items
     program: Program
+    tables: Tables
+    barrier: BarrierDevice | None = None
 
-    def run(self, inputs: U8, *, order: Order = Order.WAVES, rng: np.random.Generator | None = None) -> U8:
-        """Run the operation once; the host has triggered every stream processor, and each has taken its trigger.
+    def buffers(self, use: BufferUse) -> tuple[DeclaredBuffer, ...]:
+        """Return the buffers of every rank that hold what goes in, or what comes out."""
+        return tuple(buffer for buffer in self.world.images[0].buffers if use in buffer.use)
+
+    def run(
+        self,
+        inputs: U8,
+        *,
+        order: Order = Order.WAVES,
+        rng: np.random.Generator | None = None,
+        disturbance: Disturbance | None = None,
+        observe: Callable[[int, I64], None] | None = None,
+    ) -> U8:
+        """Run a program of one input and one output once.
 
         Args:
             inputs: shape (ranks, bytes of the input buffer).
             rng: chooses the order; needed for RANDOM.
+            disturbance: faults of this run.
+            observe: is called with each tick, and the steps that fired in it.
 
         Returns:
             Shape (ranks, bytes of the output buffer).
 
         Raises:
-            UsageError: inputs of another shape.
+            UsageError: inputs of another shape, or the program has several.
+            StuckError: nothing can move, or what ran left the machine in a state it must not end in.
+        """
+        names = [tuple(buffer.name for buffer in self.buffers(use)) for use in (BufferUse.INPUT, BufferUse.OUTPUT)]
+        if any(len(each) != 1 for each in names):
+            raise UsageError(
+                f"the program has inputs {', '.join(names[0])} and outputs {', '.join(names[1])}: name each of them"
+            )
+        given = {names[0][0]: inputs}
+        return self.run_program(given, order=order, rng=rng, disturbance=disturbance, observe=observe)[names[1][0]]
+
+    def run_program(
+        self,
+        inputs: Mapping[str, U8],
+        *,
+        order: Order = Order.WAVES,
+        rng: np.random.Generator | None = None,
+        disturbance: Disturbance | None = None,
+        observe: Callable[[int, I64], None] | None = None,
+    ) -> Mapping[str, U8]:
+        """Run the program once: `run`, with any number of inputs and outputs, by the names of their buffers.
+
+        Raises:
+            UsageError: inputs are missing, or of another shape.
             StuckError: nothing can move, or what ran left the machine in a state it must not end in.
         """
         memory = Memory(self.world)
-        memory.fill(self._flat(inputs))
-        if order is Order.WAVES:
-            run_waves(self.world, self.items, self.program, memory)
-        else:
-            run_random(self.world, self.items, self.program, memory, rng or np.random.default_rng(0))
-        self._complete(memory)
-        self._check_end(memory)
-        return memory.read(BufferUse.OUTPUT)
+        self._check_inputs(inputs)
+        self._meet()
+        for name, values in inputs.items():
+            memory.fill(name, values)
+        match order:
+            case Order.WAVES:
+                run_waves(self.world, self.items, self.program, memory, disturbance=disturbance, observe=observe)
+            case Order.RANDOM:
+                rng = rng or np.random.default_rng(0)
+                run_random(self.world, self.items, self.program, memory, rng, disturbance=disturbance, observe=observe)
+        self._check_end(memory, disturbance)
+        self._meet()
+        return {buffer.name: memory.read(buffer.name) for buffer in self.buffers(BufferUse.OUTPUT)}
 
-    def _flat(self, inputs: U8) -> U8:
-        want = next(b.size for b in self.world.images[0].buffers if BufferUse.INPUT in b.use)
-        if inputs.shape != (len(self.world.images), want):
-            raise UsageError(f"inputs of shape {inputs.shape}: expected {len(self.world.images)} ranks of {want} bytes")
-        return inputs
+    def _meet(self) -> None:
+        """Bring all ranks together, from the bytes of their barrier; the host does it where these are not there."""
+        if self.barrier is not None:
+            self.barrier.run(np.random.default_rng(0))
 
-    def _complete(self, memory: Memory) -> None:
-        """Processors complete one after another, and the reporter posts."""
-        for processor in walk(self.program):
-            home = (processor.image * self.world.sps + processor.sp) * SEMAPHORES
-            if processor.control.ring_wait_complete:
-                previous = home + Reserved.COMPLETE_PREV
-                if memory.semaphores[previous] < 1:
-                    rank = self.world.images[processor.image].rank
-                    raise StuckError(
-                        f"TOP_SP {processor.sp} of rank {rank} waits for the processor before it to complete"
-                    )
-                memory.semaphores[previous] -= 1
-            if processor.complete >= 0:
-                memory.semaphores[processor.complete] += 1
-            for semaphore, value in processor.posts:
-                memory.semaphores[semaphore] += value
+    def _check_inputs(self, inputs: Mapping[str, U8]) -> None:
+        wanted = {buffer.name: buffer.size for buffer in self.buffers(BufferUse.INPUT)}
+        if inputs.keys() != wanted.keys():
+            raise UsageError(f"inputs {', '.join(inputs) or 'none'}: expected {', '.join(wanted)}")
+        ranks = len(self.world.images)
+        for name, values in inputs.items():
+            if values.shape != (ranks, wanted[name]):
+                raise UsageError(
+                    f"input {name} of shape {values.shape}: expected {ranks} ranks of {wanted[name]} bytes"
+                )
 
-    def _check_end(self, memory: Memory) -> None:
-        """All semaphores are back, and every rank has posted once."""
+    def _check_end(self, memory: Memory, disturbance: Disturbance | None) -> None:
+        """All semaphores are back, and every rank has posted once a chain in which it works."""
         change = memory.semaphores - memory.start
         by_rank = change.reshape(len(self.world.images), self.world.sps, SEMAPHORES)
         posts = by_rank[:, :, Reserved.COMPLETION].sum(axis=1)
         by_rank[:, :, Reserved.COMPLETION] = 0
-        if (posts != 1).any():
-            rank = int(np.argmax(posts != 1))
-            raise StuckError(f"rank {rank} posted completion {int(posts[rank])} times, expected once")
+        wrong = posts != self.program.posts
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            rank, expected = self.world.images[at].rank, int(self.program.posts[at])
+            raise StuckError(f"rank {rank} posted completion {int(posts[at])} times, expected {expected}")
         if change.any():
             flat = int(np.argmax(change != 0))
-            raise StuckError(
-                f"{self.world.semaphore_name(flat)} ends {int(change[flat]):+d} away from its initial value"
-            )
+            name = self.world.semaphore_name(flat)
+            because = blame(self.world, self.items, self.program, disturbance, flat)
+            away = f"{name} ends {int(change[flat]):+d} away from its initial value{because}"
+            raise StuckError(left_over(self.world, self.items, self.program, away))
+
+
+def called(device: Device, ranks: Sequence[int]) -> Device:
+    """Return the device with its ranks named in messages as the machine numbers them, one number an image."""
+    images = tuple(replace(image, rank=rank) for image, rank in zip(device.world.images, ranks, strict=True))
+    return replace(device, world=replace(device.world, images=images))
 
 
 def load(images: Sequence[bytes], *, digests: bool = True) -> Device:
@@ -112,9 +164,9 @@ def load(images: Sequence[bytes], *, digests: bool = True) -> Device:
         DecodeError: an image is damaged, or says what no emitter means.
         UsageError: there are none, or too much memory is asked for.
     """
-    device = load_unchecked(images, digests=digests)
-    check(device.world, device.items, device.program)
-    return device
+    world, items, program, tables = _read(images, digests=digests)
+    check(world, items, program, tables)
+    return _with_extra_machines(world, items, program, tables)
 
 
 def load_unchecked(images: Sequence[bytes], *, digests: bool = True) -> Device:
@@ -124,13 +176,24 @@ def load_unchecked(images: Sequence[bytes], *, digests: bool = True) -> Device:
         DecodeError: an image is damaged, or its parts contradict each other.
         UsageError: there are none, or too much memory is asked for.
     """
+    return _with_extra_machines(*_read(images, digests=digests))
+
+
+def _read(images: Sequence[bytes], *, digests: bool) -> tuple[World, Items, Program, Tables]:
     loaded = []
     for i, image in enumerate(images):
         with of_rank(i):
             loaded.append(load_image(image, digests=digests))
     world = build_world(loaded)
     items = decode_items(world)
-    return Device(world, items, decode_program(world, items))
+    program, tables = decode_program(world, items)
+    return world, items, program, tables
+
+
+def _with_extra_machines(world: World, items: Items, program: Program, tables: Tables) -> Device:
+    """Return the device with the machines of other sections, which the checks of stream processors do not look at."""
+    items, program = add_proxies(world, items, program, tables.hops)
+    return Device(world, items, program, tables, read_bracket(world))
 
 
 def run_images(

@@ -1,166 +1,331 @@
-"""Running in random order: one step of one channel or queue at a time, with writes that land late.
+"""Running in random order: one step of one machine or one packet of one queue at a time, with writes that land late.
 
-In most runs the runnable machine with the highest priority goes, and now and then a priority is drawn anew: this finds
+In most runs the runnable thing with the highest priority goes, and now and then a priority is drawn anew: this finds
 missing synchronisation far more often than a uniform choice, which the other runs make. A data write that nothing
-orders lands at some later step, or not before the operation has been posted. Source: device-model §6.
+orders lands at some later step, or not before the program has ended. Source: device-model §6.
 """
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
-from rota.columns import U8
+from rota.columns import I64, U8
+from rota.device.disturb import Disturbance
 from rota.device.dma import DATA, SIGNAL, Items
+from rota.device.launches import SECTIONS
 from rota.device.memory import Memory
-from rota.device.program import Program
-from rota.device.waves import operation, stuck
+from rota.device.program import Kind, Program
+from rota.device.runs import combine_of
+from rota.device.stuck import stuck
 from rota.device.world import World
+from rota.errors import StuckError
+from rota.isa import arch as isa
+from rota.isa.semaphores import SEMAPHORES, Reserved
 from rota.native.arithmetic import Combine, fold
 
 _UNIFORM: Final = 0.25  # of the runs choose uniformly
 _REDRAW: Final = 0.02  # of the steps change a priority
 _LAND: Final = 0.05  # of the steps let a held write land
 
-
-class _Queue:
-    """One fold of one channel: items in order up to the tail, and data writes that have not landed."""
-
-    def __init__(self, first: int) -> None:
-        self.next = first
-        self.tail = first
-        self.held: list[tuple[int, U8]] = []
+Observe = Callable[[int, I64], None]
 
 
-def run_random(world: World, items: Items, program: Program, memory: Memory, rng: np.random.Generator) -> None:
-    """Run all rows of all channels.
+def run_random(
+    world: World,
+    items: Items,
+    program: Program,
+    memory: Memory,
+    rng: np.random.Generator,
+    *,
+    disturbance: Disturbance | None = None,
+    observe: Observe | None = None,
+) -> None:
+    """Run all machines to their ends.
 
     Raises:
-        StuckError: rows are left and nothing can move.
+        StuckError: steps are left and nothing can move, or completion is posted while descriptors are outstanding.
     """
-    _Run(world, items, program, memory, rng).run()
+    _Run(world, items, program, memory, rng, disturbance or Disturbance(), observe).run()
+
+
+@dataclass(slots=True)
+class _Queue:
+    """One ring of one engine: items in order up to the tail, and data writes that have not landed."""
+
+    next: int
+    tail: int
+    held: list[tuple[int, U8]] = field(default_factory=list)
+    early: set[int] = field(default_factory=set)  # signals that have been performed before their turn
+
+
+class _Ready:
+    """Which things can go now, and which of them goes next: by priority, or any."""
+
+    def __init__(self, count: int, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self.uniform = rng.random() < _UNIFORM
+        self.priority: list[float] = rng.random(count).tolist()
+        self.place = [-1] * count  # in `able`
+        self.able: list[int] = []
+        self.heap: list[tuple[float, int]] = []
+
+    def set(self, thing: int, can_go: bool) -> None:
+        """Say whether a thing can go."""
+        there = self.place[thing]
+        if can_go and there < 0:
+            self.place[thing] = len(self.able)
+            self.able.append(thing)
+            heapq.heappush(self.heap, (self.priority[thing], thing))
+        elif not can_go and there >= 0:
+            last = self.able.pop()
+            if last != thing:
+                self.able[there], self.place[last] = last, there
+            self.place[thing] = -1
+
+    def choose(self) -> int | None:
+        """Return what goes next, or None."""
+        if not self.able:
+            return None
+        if self.uniform:
+            return self.able[int(self.rng.integers(len(self.able)))]
+        while True:
+            priority, thing = self.heap[0]
+            if self.place[thing] >= 0 and priority == self.priority[thing]:
+                return thing
+            heapq.heappop(self.heap)
+
+    def redraw(self) -> None:
+        """Draw the priority of a thing anew, now and then."""
+        if self.rng.random() < _REDRAW:
+            thing = int(self.rng.integers(len(self.priority)))
+            self.priority[thing] = float(self.rng.random())
+            if self.place[thing] >= 0:
+                heapq.heappush(self.heap, (self.priority[thing], thing))
 
 
 class _Run:
-    """Machine c x width is the walk of channel c, the next ones are its queues.
+    """Things are the machines, and behind them the queues. Columns are lists here: every step reads a few entries."""
 
-    Columns are lists here, since every step reads a few entries of them.
-    """
-
-    def __init__(self, world: World, items: Items, program: Program, memory: Memory, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        world: World,
+        items: Items,
+        program: Program,
+        memory: Memory,
+        rng: np.random.Generator,
+        faults: Disturbance,
+        observe: Observe | None,
+    ) -> None:
         self.world, self.items, self.program, self.memory, self.rng = world, items, program, memory, rng
+        self.faults, self.observe = faults, observe
         self.kind, self.size, self.target = items.kind.tolist(), items.size.tolist(), items.target.tolist()
         self.sources, self.pointer = items.source.tolist(), items.source_ptr.tolist()
-        channels, rows = program.channels, program.rows
-        self.receives, self.sends, self.count = rows.receives.tolist(), rows.sends.tolist(), rows.items.tolist()
-        self.recv = list(zip(channels.recv.tolist(), channels.prev_folds.tolist(), strict=True))
-        self.send = list(zip(channels.send.tolist(), channels.next_folds.tolist(), strict=True))
-        self.compl = list(zip(channels.compl.tolist(), channels.folds.tolist(), strict=True))
-        self.waiter = {flat: c for table in (self.recv, self.send, self.compl) for c, (flat, _) in enumerate(table)}
-        self.value: list[int] = memory.semaphores.tolist()
-        self.row = channels.row.tolist()
-        self.end = [*self.row[1:], rows.items.size]
-        self.moving = [False] * len(self.row)
-        self.queues = [[_Queue(int(first)) for first in program.item[start]] for start in self.row]
-        self.width: int = 1 + program.item.shape[1]
-        self.priority = rng.random(len(self.row) * self.width)
-        self.order = np.argsort(self.priority).tolist()
-        self.ready = [self._can_go(machine) for machine in range(self.priority.size)]
+        self.more: dict[int, list[int]] = {}
+        for item, target in zip(items.more_item.tolist(), items.more.tolist(), strict=True):
+            self.more.setdefault(item, []).append(target)
+        self.combine = [combine_of(items, i) for i in range(len(items.operations))]
+        self.value: list[int] = [*memory.semaphores.tolist(), *[0] * (program.semaphores - world.semaphores)]
+        self.step: list[int] = program.machines.step[:-1].tolist()
+        self.end: list[int] = program.machines.step[1:].tolist()
+        self.machines = program.machines.count
+        self._read_gates()
+        self._read_launches()
+        self.adds = program.adds
+        self.ready = _Ready(self.machines + len(self.queues), rng)
+        self.waiting: dict[int, set[int]] = {}  # machines at the semaphore that they wait for
+        self.asleep: dict[int, int] = {}
+        self.landing: list[tuple[int, int]] = []  # (tick, item) of delayed signals
+        self.tick = 0
+        self.late = {
+            int(m): faults.late[int(program.machines.image[m])]
+            for m in np.flatnonzero(program.machines.kind == Kind.HOST)
+            if int(program.machines.image[m]) in faults.late
+        }
+
+    def _read_gates(self) -> None:
+        gates = self.program.gates
+        self.gate_ptr: list[int] = gates.ptr.tolist()
+        columns = (gates.semaphore, gates.shift, gates.mask, gates.at_least, gates.subtract)
+        self.gate: list[tuple[int, ...]] = list(zip(*(column.tolist() for column in columns), strict=True))
+
+    def _read_launches(self) -> None:
+        program, folds = self.program, self.program.folds
+        starts = np.concatenate([self.items.section_ptr[:-1]])
+        self.queues = [_Queue(int(first), int(first)) for first in starts]
+        self.launch: list[int] = program.launch.tolist()
+        self.fold: list[int] = folds.ptr.tolist()
+        self.section: list[int] = folds.section.tolist()
+        self.item: list[int] = folds.item.tolist()
+        self.count: list[int] = folds.count.tolist()
 
     def run(self) -> None:
-        uniform = self.rng.random() < _UNIFORM
+        """Step until nothing can."""
+        for machine in range(self.machines):
+            self._look(machine)
         while True:
-            machine = self._uniform() if uniform else next((m for m in self.order if self.ready[m]), None)
-            if machine is None:
-                break
-            channel, part = divmod(machine, self.width)
-            if part:
-                self._queue_step(self.queues[channel][part - 1])
-                self.ready[machine] = self._can_go(machine)
+            self._land_signals()
+            self._start_late()
+            thing = self.ready.choose()
+            if thing is None:
+                if not self._wait():
+                    break
+                continue
+            if thing >= self.machines:
+                self._queue_step(thing)
             else:
-                self._channel_step(channel)
-                for each in range(machine, machine + self.width):
-                    self.ready[each] = self._can_go(each)
-            if self.rng.random() < _REDRAW:
-                self.priority[self.rng.integers(self.priority.size)] = self.rng.random()
-                self.order = np.argsort(self.priority).tolist()
+                self._machine_step(thing)
+            self.tick += 1
+            self.ready.redraw()
             if self.rng.random() < _LAND:
                 self._land_one()
-        self.memory.semaphores[:] = self.value
-        left = [c for c in range(len(self.row)) if self.row[c] < self.end[c]]
-        if left:
-            rows, moving = np.array(self.row)[left], np.array(self.moving)[left]
-            raise stuck(self.world, self.program, self.memory, np.array(left), rows, moving=moving)
+        self.memory.semaphores[:] = self.value[: self.world.semaphores]
+        if any(step < end for step, end in zip(self.step, self.end, strict=True)):
+            values, step = np.array(self.value, np.int64), np.array(self.step, np.int64)
+            raise stuck(self.world, self.items, self.program, values, step, disturbance=self.faults, tick=self.tick)
 
-    def _uniform(self) -> int | None:
-        able = [machine for machine, ready in enumerate(self.ready) if ready]
-        return able[int(self.rng.integers(len(able)))] if able else None
+    def _wait(self) -> bool:
+        """Say whether time alone brings something, and let it pass until then."""
+        coming = [tick for tick, _ in self.landing] + list(self.late.values())
+        if coming:
+            self.tick = max(self.tick, min(coming))
+        return bool(coming)
 
-    def _can_go(self, machine: int) -> bool:
-        channel, part = divmod(machine, self.width)
-        if part:
-            queue = self.queues[channel][part - 1]
-            return queue.next < queue.tail
-        row = self.row[channel]
-        if row >= self.end[channel]:
-            return False
-        if self.moving[channel]:
-            return self._reached(self.compl[channel])
-        if self.receives[row] and not self._reached(self.recv[channel]):
-            return False
-        return self._reached(self.send[channel]) if self.sends[row] else True
+    def _start_late(self) -> None:
+        """Look again at the hosts whose time has come."""
+        for machine in [machine for machine, tick in self.late.items() if tick <= self.tick]:
+            del self.late[machine]
+            self._look(machine)
 
-    def _reached(self, wait: tuple[int, int]) -> bool:
-        return self.value[wait[0]] >= wait[1]
+    def _look(self, machine: int) -> None:
+        """See whether a machine can step; if not, remember at which semaphore it waits."""
+        at = self.asleep.pop(machine, -1)
+        if at >= 0:
+            self.waiting[at].discard(machine)
+        gate = self._failing(machine)
+        if gate >= 0:
+            semaphore = self.gate[gate][0]
+            self.waiting.setdefault(semaphore, set()).add(machine)
+            self.asleep[machine] = semaphore
+        able = gate < 0 and self.step[machine] < self.end[machine] and self.tick >= self.late.get(machine, 0)
+        if self.faults.dead and able:
+            rank = int(self.program.machines.image[machine])
+            able = self.tick < self.faults.dead.get(rank, self.tick + 1)
+        self.ready.set(machine, able)
 
-    def _take(self, wait: tuple[int, int]) -> None:
-        self.value[wait[0]] -= wait[1]
+    def _failing(self, machine: int) -> int:
+        step = self.step[machine]
+        if step == self.end[machine]:
+            return -1
+        for i in range(self.gate_ptr[step], self.gate_ptr[step + 1]):
+            semaphore, shift, mask, at_least, _ = self.gate[i]
+            if self.value[semaphore] >> shift & mask < at_least:
+                return i
+        return -1
 
-    def _channel_step(self, channel: int) -> None:
-        row = self.row[channel]
-        if self.moving[channel]:
-            self._take(self.compl[channel])
-            self.moving[channel] = False
-            self.row[channel] += 1
+    def _machine_step(self, machine: int) -> None:
+        step = self.step[machine]
+        rank = int(self.program.machines.image[machine])
+        if self.faults.dead.get(rank, self.tick + 1) <= self.tick:
+            self.ready.set(machine, False)
             return
-        if self.receives[row]:
-            self._take(self.recv[channel])
-        if self.sends[row]:
-            self._take(self.send[channel])
-        for queue in self.queues[channel]:
-            queue.tail += self.count[row]
-        self.moving[channel] = True
+        for i in range(self.gate_ptr[step], self.gate_ptr[step + 1]):
+            self.value[self.gate[i][0]] -= self.gate[i][4]
+        for launch in range(self.launch[step], self.launch[step + 1]):
+            for fold_ in range(self.fold[launch], self.fold[launch + 1]):
+                self._start(self.section[fold_], self.item[fold_], self.count[fold_])
+        if self.observe is not None:
+            self.observe(self.tick, np.array([step], np.int64))
+        self.step[machine] += 1
+        first, last = int(self.adds.ptr[step]), int(self.adds.ptr[step + 1])
+        for i in range(first, last):
+            self._add(int(self.adds.semaphore[i]), int(self.adds.value[i]), machine)
+        self._look(machine)
 
-    def _queue_step(self, queue: _Queue) -> None:
+    def _start(self, section: int, item: int, count: int) -> None:
+        queue = self.queues[section]
+        queue.tail += count
+        if self.faults.early:
+            for early in sorted(self.faults.early & set(range(item, item + count))):
+                queue.early.add(early)
+                self._signal(early)
+        self.ready.set(self.machines + section, queue.next < queue.tail)
+
+    def _add(self, semaphore: int, value: int, machine: int) -> None:
+        self.value[semaphore] += value
+        if semaphore < self.world.semaphores and semaphore % SEMAPHORES == Reserved.COMPLETION:
+            self._check_post(machine)
+        for each in sorted(self.waiting.get(semaphore, ())):
+            self._look(each)
+
+    def _check_post(self, machine: int) -> None:
+        """When a rank posts, nothing that it has started is outstanding."""
+        image = int(self.program.machines.image[machine])
+        sections = self.items.sections
+        first, last = np.searchsorted(sections[:, 0], [image, image + 1]).tolist()
+        for section in range(first, last):
+            queue = self.queues[section]
+            if queue.next != queue.tail:
+                engine, number = divmod(int(sections[section, 1]) % SECTIONS, isa.QUEUES)
+                raise StuckError(
+                    f"descriptor outstanding at completion: rank {self.world.images[image].rank} posts while engine "
+                    f"{engine} queue {number} has {queue.tail - queue.next} packets left"
+                )
+
+    def _queue_step(self, thing: int) -> None:
+        queue = self.queues[thing - self.machines]
         i = queue.next
         queue.next += 1
-        sources = self.sources[self.pointer[i] : self.pointer[i + 1]]
-        if self.kind[i] == SIGNAL:
-            self._signal(queue, i, sources[0])
-        elif self.kind[i] == DATA:
-            size, target = self.size[i], self.target[i]
-            how, dtype = operation(self.items.words, int(self.items.word[i]))
-            parts = [self.memory.bytes[at : at + size] for at in sources]
-            value = (
-                parts[0]
-                if how is Combine.COPY
-                else fold(how, [p.view(dtype or np.uint8) for p in parts]).view(np.uint8)
-            )
-            if self.items.strong[i]:
+        if self.kind[i] == DATA:
+            self._move(queue, i)
+        elif self.kind[i] == SIGNAL and i not in queue.early:
+            if self.items.barrier[i]:
                 self._land(queue)
-                self.memory.bytes[target : target + size] = value
-            else:
-                queue.held.append((target, value.copy()))
+            self._signal(i)
+        self.ready.set(thing, queue.next < queue.tail)
 
-    def _signal(self, queue: _Queue, item: int, source: int) -> None:
-        if self.items.barrier[item]:
+    def _move(self, queue: _Queue, i: int) -> None:
+        begin, end, size = self.pointer[i], self.pointer[i + 1], self.size[i]
+        how, dtype = self.combine[int(self.items.operation[i])]
+        parts = [self.memory.bytes[at : at + size] for at in self.sources[begin:end]]
+        if how is Combine.COPY:
+            value = parts[0].copy()
+        else:
+            scales = self.items.scale[begin:end] if how is Combine.FMA else ()
+            value = fold(how, [part.view(dtype or np.uint8) for part in parts], scales).view(np.uint8)
+        targets = [self.target[i], *self.more.get(i, ())]
+        for target in targets[:-1]:
+            queue.held.append((target, value))
+        if self.items.strong[i]:
             self._land(queue)
-        target = self.target[item]
-        self.value[target] += int.from_bytes(self.memory.bytes[source : source + self.size[item]].tobytes(), "little")
-        if target in self.waiter:
-            walk = self.waiter[target] * self.width
-            self.ready[walk] = self._can_go(walk)
+            self.memory.bytes[targets[-1] : targets[-1] + size] = value
+        else:
+            queue.held.append((targets[-1], value))
+
+    def _signal(self, item: int) -> None:
+        """Perform a signal, as the faults have it."""
+        if item in self.faults.dropped:
+            return
+        if item in self.faults.delayed:
+            self.landing.append((self.tick + self.faults.delayed[item], item))
+            return
+        self._give(item)
+
+    def _give(self, item: int) -> None:
+        times = 2 if item in self.faults.doubled else 1
+        machine = -1
+        self._add(self.target[item], int(self.items.value[item]) * times, machine)
+
+    def _land_signals(self) -> None:
+        if self.landing:
+            due = [item for tick, item in self.landing if tick <= self.tick]
+            self.landing = [(tick, item) for tick, item in self.landing if tick > self.tick]
+            for item in due:
+                self._give(item)
 
     def _land(self, queue: _Queue) -> None:
         for target, value in queue.held:
@@ -168,7 +333,7 @@ class _Run:
         queue.held.clear()
 
     def _land_one(self) -> None:
-        holding = [queue for queues in self.queues for queue in queues if queue.held]
+        holding = [queue for queue in self.queues if queue.held]
         if holding:
             queue = holding[int(self.rng.integers(len(holding)))]
             target, value = queue.held.pop(int(self.rng.integers(len(queue.held))))

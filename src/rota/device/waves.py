@@ -1,188 +1,301 @@
-"""Running in waves: all rows whose gates hold start together, and their data moves in runs of contiguous packets."""
+"""Running in waves: all steps whose gates hold fire together, and their data moves in runs of contiguous packets.
+
+A machine whose gate does not hold is parked at the semaphore it waits for, and looked at again when something has been
+added there, so that a wave costs what happens in it. One wave is one tick.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable
 
 import numpy as np
 
-from rota.columns import I64, Array, Bool, pointers, ranges, running_count
-from rota.device.dma import COMBINE, DATA, SIGNAL, Items
+from rota.columns import I64, Bool, ranges
+from rota.device.disturb import Disturbance
+from rota.device.dma import Items
 from rota.device.memory import Memory
-from rota.device.program import Program, fold_rows
+from rota.device.program import WHOLE, Kind, Program
+from rota.device.runs import Runs, build_runs, build_signals, combine_of
+from rota.device.stuck import stuck
 from rota.device.world import World
-from rota.errors import StuckError
-from rota.isa.descriptors import CceWord
-from rota.isa.dtypes import numpy_dtype
-from rota.native.arithmetic import Combine, move_pieces
+from rota.native.arithmetic import Combine
+from rota.native.runs import fold_runs
 
-_SHOWN: Final = 12
+Observe = Callable[[int, I64], None]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Runs:
-    """Data of all rows as runs: packets that follow each other in memory, on one fold of one row.
-
-    Attributes:
-        row_ptr: runs of each row. turn: place of a run among those of its row and fold.
-        shape: index into `shapes`, each (operation, size, sources).
-    """
-
-    row_ptr: I64
-    turn: I64
-    shape: I64
-    shapes: Array
-    target: I64
-    source_ptr: I64
-    source: I64
-
-
-def build_runs(items: Items, program: Program) -> Runs:
-    """Merge items into runs; a run never spans two rows or folds, and never reads what an earlier part of it writes."""
-    owner = fold_rows(program, items)
-    data = np.flatnonzero(items.kind == DATA)
-    order = data[np.argsort(owner[data], kind="stable")]
-    fan_in = np.diff(items.source_ptr)[order]
-    opens = np.ones(order.size, np.bool_)
-    if order.size:
-        before, after = order[:-1], order[1:]
-        joins = (
-            (owner[after] == owner[before]) & (items.word[after] == items.word[before]) & (fan_in[1:] == fan_in[:-1])
-        )
-        joins &= items.target[after] == items.target[before] + items.size[before]
-        for k in range(int(fan_in.max())):
-            has = joins & (fan_in[1:] > k)
-            left = items.source[np.where(has, items.source_ptr[before] + k, 0)]
-            right = items.source[np.where(has, items.source_ptr[after] + k, 0)]
-            joins &= ~has | (right == left + items.size[before])
-        opens[1:] = ~joins
-        opens |= _overlapping(items, order, opens, fan_in)
-    head = order[opens]
-    run = np.cumsum(opens) - 1
-    size = np.bincount(run, items.size[order], head.size).astype(np.int64)
-    sources = np.diff(items.source_ptr)[head]
-    shapes, shape = np.unique(np.stack([items.word[head], size, sources], axis=1), axis=0, return_inverse=True)
-    return Runs(
-        row_ptr=pointers(np.bincount(owner[head] // program.item.shape[1], minlength=program.rows.items.size)),
-        turn=running_count(owner[head]),
-        shape=shape.reshape(-1),
-        shapes=shapes,
-        target=items.target[head],
-        source_ptr=pointers(sources),
-        source=items.source[ranges(items.source_ptr[head], sources)],
-    )
-
-
-def _overlapping(items: Items, order: I64, opens: Array, fan_in: I64) -> Array:
-    """Say which items belong to a run whose target partly overlaps a source; these stay single."""
-    run = np.cumsum(opens) - 1
-    head = order[opens]
-    size = np.bincount(run, items.size[order]).astype(np.int64)
-    bad = np.zeros(head.size, np.bool_)
-    for k in range(int(fan_in.max())):
-        has = np.diff(items.source_ptr)[head] > k
-        gap = np.abs(items.source[np.where(has, items.source_ptr[head] + k, 0)] - items.target[head])
-        bad |= has & (gap > 0) & (gap < size)
-    found: Array = bad[run]
-    return found
-
-
-def run_waves(world: World, items: Items, program: Program, memory: Memory) -> None:
-    """Run all rows of all channels.
+def run_waves(
+    world: World,
+    items: Items,
+    program: Program,
+    memory: Memory,
+    *,
+    disturbance: Disturbance | None = None,
+    observe: Observe | None = None,
+) -> None:
+    """Run all machines to their ends.
 
     Raises:
-        StuckError: rows are left and no gate holds.
+        StuckError: steps are left and no gate holds.
     """
-    runs = build_runs(items, program)
-    signals = _Signals(items, program)
-    channels, rows = program.channels, program.rows
-    row = channels.row.copy()
-    end = np.append(channels.row[1:], rows.items.size)
-    live = np.flatnonzero(row < end)
-    semaphores = memory.semaphores
-    while live.size:
-        now = row[live]
-        receives, sends = rows.receives[now], rows.sends[now]
-        gate = ~receives | (semaphores[channels.recv[live]] >= channels.prev_folds[live])
-        gate &= ~sends | (semaphores[channels.send[live]] >= channels.next_folds[live])
-        if not gate.any():
-            raise stuck(world, program, memory, live, now, moving=np.zeros(live.size, np.bool_))
-        started, starting = live[gate], now[gate]
-        semaphores[channels.recv[started]] -= np.where(receives[gate], channels.prev_folds[started], 0)
-        semaphores[channels.send[started]] -= np.where(sends[gate], channels.next_folds[started], 0)
-        _move(runs, items.words, starting, memory)
-        signals.perform(starting, memory)
-        done = semaphores[channels.compl[started]] >= channels.folds[started]
-        if not done.all():
-            late = started[~done]
-            raise stuck(world, program, memory, late, starting[~done], moving=np.ones(late.size, np.bool_))
-        semaphores[channels.compl[started]] -= channels.folds[started]
-        row[started] += 1
-        live = live[row[live] < end[live]]
+    faults = None if disturbance is None else _Faults(items, program, disturbance)
+    _Waves(world, items, program, memory, faults, observe).run()
 
 
-def _move(runs: Runs, words: tuple[CceWord, ...], rows: I64, memory: Memory) -> None:
-    first = runs.row_ptr[rows]
-    chosen = ranges(first, runs.row_ptr[rows + 1] - first)
-    if not chosen.size:
-        return
-    for turn in range(int(runs.turn[chosen].max()) + 1):
-        here = chosen[runs.turn[chosen] == turn]
-        shape = runs.shape[here]
-        for s in np.unique(shape).tolist():
-            word, size, fan_in = runs.shapes[s].tolist()
-            piece = here[shape == s]
-            how, dtype = operation(words, word)
-            sources = runs.source[runs.source_ptr[piece][:, None] + np.arange(fan_in)]
-            move_pieces(memory.bytes, runs.target[piece][:, None], sources, size, how=how, dtype=dtype)
+class _Gates:
+    """The gates of steps as arrays of one width; those a step has not are at a semaphore that is always 0."""
+
+    def __init__(self, program: Program) -> None:
+        gates = program.gates
+        count = np.diff(gates.ptr)
+        width = max(int(count.max(initial=0)), 1)
+        shape = (program.steps, width)
+        self.semaphore = np.full(shape, program.semaphores, np.int64)
+        self.shift, self.at_least, self.subtract = np.zeros((3, *shape), np.int64)
+        self.mask = np.full(shape, WHOLE, np.int64)
+        row = np.repeat(np.arange(program.steps), count)
+        column = np.arange(row.size) - gates.ptr[row]
+        for name in ("semaphore", "shift", "mask", "at_least", "subtract"):
+            getattr(self, name)[row, column] = getattr(gates, name)
+        self.plain = not gates.shift.any() and bool((gates.mask == WHOLE).all())
+
+    def test(self, semaphores: I64, step: I64) -> Bool:
+        """Say which gates of these steps hold, shape (steps, width)."""
+        value = semaphores[self.semaphore[step]]
+        if not self.plain:
+            value = (value >> self.shift[step]) & self.mask[step]
+        held: Bool = value >= self.at_least[step]
+        return held
 
 
-def operation(words: tuple[CceWord, ...], word: int) -> tuple[Combine, np.dtype[np.generic] | None]:
-    """Return what a word does to elements, and their type; a word of -1 copies bytes."""
-    if word < 0:
-        return Combine.COPY, None
-    return COMBINE[words[word].op], numpy_dtype(words[word].transfer)
+class _Waves:
+    def __init__(
+        self,
+        world: World,
+        items: Items,
+        program: Program,
+        memory: Memory,
+        faults: _Faults | None,
+        observe: Observe | None,
+    ) -> None:
+        self.world, self.items, self.program, self.memory = world, items, program, memory
+        self.faults, self.observe = faults, observe
+        self.runs, self.signals = build_runs(items, program), build_signals(items, program)
+        self.gates = _Gates(program)
+        self.mover = _Mover(items, self.runs, memory)
+        self.semaphores = np.concatenate(
+            [memory.semaphores, np.zeros(program.semaphores - world.semaphores + 1, np.int64)]
+        )
+        self.step = program.machines.step[:-1].copy()
+        self.end = program.machines.step[1:]
+        self.parked = np.full(program.semaphores + 1, -1, np.int64)  # machine at each semaphore
+        self.stamp = np.zeros(program.machines.count, np.int64)
+        self.many = np.zeros(0, np.int64)  # machines for which there was no room at their semaphore
+
+    def run(self) -> None:
+        """Run wave after wave until everybody is done."""
+        ready = np.flatnonzero(self.step < self.end)
+        tick = 0
+        while True:
+            fired = self._fire(ready, tick)
+            if not fired.size:
+                following = None if self.faults is None else self.faults.following(tick)
+                if following is None:
+                    break
+                tick = following
+            told = self._perform(self.step[fired], tick)
+            self.step[fired] += 1
+            going = fired[self.step[fired] < self.end[fired]]
+            ready = self._once(np.concatenate([going, self._woken(told)]))
+            tick += 1
+        self.memory.semaphores[:] = self.semaphores[: self.world.semaphores]
+        if (self.step < self.end).any():
+            faults = None if self.faults is None else self.faults.of
+            raise stuck(self.world, self.items, self.program, self.semaphores, self.step, disturbance=faults, tick=tick)
+
+    def _fire(self, ready: I64, tick: int) -> I64:
+        """Return the machines whose gates hold, having subtracted; park the others."""
+        step = self.step[ready]
+        held = self.gates.test(self.semaphores, step)
+        able = held.all(axis=1)
+        if self.faults is not None:
+            stopped = self.faults.stopped(ready, tick)
+            able &= ~stopped
+            self._park(ready[~able & ~stopped], step[~able & ~stopped], held[~able & ~stopped])
+            self.many = np.concatenate([self.many, ready[stopped]])
+        else:
+            rest = ~able
+            self._park(ready[rest], step[rest], held[rest])
+        fired = ready[able]
+        taken = step[able]
+        if fired.size:
+            place = self.gates.semaphore[taken].ravel()
+            np.subtract.at(self.semaphores, place, self.gates.subtract[taken].ravel())
+            if self.observe is not None:
+                self.observe(tick, taken)
+        return fired
+
+    def _park(self, machine: I64, step: I64, held: Bool) -> None:
+        if not machine.size:
+            return
+        place = self.gates.semaphore[step, np.argmin(held, axis=1)]
+        taken = self.parked[place] >= 0
+        if taken.any():
+            self.many = np.concatenate([self.many, machine[taken]])
+            machine, place = machine[~taken], place[~taken]
+        self.parked[place] = machine
+        lost = self.parked[place] != machine
+        if lost.any():
+            self.many = np.concatenate([self.many, machine[lost]])
+
+    def _woken(self, told: I64) -> I64:
+        """Return the machines that wait at semaphores to which something was added."""
+        found = self.parked[told]
+        here = found >= 0
+        self.parked[told[here]] = -1
+        woken = found[here]
+        if self.many.size:
+            woken = np.concatenate([woken, self.many])
+            self.many = self.many[:0]
+        return woken
+
+    def _once(self, machine: I64) -> I64:
+        """Return each machine once."""
+        place = np.arange(machine.size)
+        self.stamp[machine] = place
+        once: I64 = machine[self.stamp[machine] == place]
+        return once
+
+    def _perform(self, step: I64, tick: int) -> I64:
+        """Do what steps do; return the semaphores that were added to."""
+        signals, adds = self.signals, self.program.adds
+        signal = ranges(signals.ptr[step], signals.ptr[step + 1] - signals.ptr[step])
+        add = ranges(adds.ptr[step], adds.ptr[step + 1] - adds.ptr[step])
+        told, value = signals.semaphore[signal], signals.value[signal]
+        if self.faults is not None:
+            told, value = self._disturbed(step, signal, tick)
+        else:
+            self.mover.move(step)
+        if add.size:
+            told = np.concatenate([told, adds.semaphore[add]])
+            value = np.concatenate([value, adds.value[add]])
+        np.add.at(self.semaphores, told, value)
+        return told
+
+    def _disturbed(self, step: I64, signal: I64, tick: int) -> tuple[I64, I64]:
+        """Move the data and return the signals of this tick as the faults make them."""
+        assert self.faults is not None
+        now, postponed = self.faults.split(step)
+        self.mover.move(now)
+        self.mover.move(self.faults.postponed)
+        told, value = self.faults.signals(self.signals.item[signal], step, tick)
+        self.faults.postponed = postponed
+        return told, value
 
 
-class _Signals:
-    """Signal packets of all rows, grouped by row."""
+class _Mover:
+    """Moves the data of steps."""
 
-    def __init__(self, items: Items, program: Program) -> None:
-        owner = fold_rows(program, items) // program.item.shape[1]
-        chosen = np.flatnonzero(items.kind == SIGNAL)
-        chosen = chosen[np.argsort(owner[chosen], kind="stable")]
-        self.ptr = pointers(np.bincount(owner[chosen], minlength=program.rows.items.size))
-        self.target = items.target[chosen]
-        self.source = items.source[items.source_ptr[chosen]]
+    def __init__(self, items: Items, runs: Runs, memory: Memory) -> None:
+        self.runs, self.memory = runs, memory
+        self.kinds = [combine_of(items, i) for i in range(len(items.operations))]
+        self.turns = bool(runs.turn.any())
+        self.fan_in = np.diff(runs.source_ptr)
 
-    def perform(self, rows: I64, memory: Memory) -> None:
-        first = self.ptr[rows]
-        chosen = ranges(first, self.ptr[rows + 1] - first)
-        words = memory.bytes.view(np.uint32)
-        np.add.at(memory.semaphores, self.target[chosen], words[self.source[chosen] // 4].astype(np.int64))
+    def move(self, step: I64) -> None:
+        """Move the data of steps that fire together; they do not touch each other."""
+        first = self.runs.ptr[step]
+        chosen = ranges(first, self.runs.ptr[step + 1] - first)
+        if not chosen.size:
+            return
+        if not self.turns:
+            self._move(chosen)
+            return
+        turn = self.runs.turn[chosen]
+        for each in range(int(turn.max()) + 1):
+            self._move(chosen[turn == each])
+
+    def _move(self, chosen: I64) -> None:
+        operation = self.runs.operation[chosen]
+        if (operation == operation[0]).all():
+            self._fold(chosen, int(operation[0]))
+            return
+        for each in np.unique(operation).tolist():
+            self._fold(chosen[operation == each], each)
+
+    def _fold(self, chosen: I64, operation: int) -> None:
+        how, dtype = self.kinds[operation]
+        runs, memory = self.runs, self.memory.bytes
+        fan_in = self.fan_in[chosen]
+        ptr = np.zeros(chosen.size + 1, np.int64)
+        np.cumsum(fan_in, out=ptr[1:])
+        place = ranges(runs.source_ptr[chosen], fan_in)
+        scales = runs.scale[place] if how is Combine.FMA else None
+        size, target = runs.size[chosen], runs.target[chosen]
+        fold_runs(memory, target, ptr, runs.source[place], size, how=how, dtype=dtype, scales=scales)
+        if not runs.more_ptr.size:
+            return
+        count = runs.more_ptr[chosen + 1] - runs.more_ptr[chosen]
+        more = runs.more[ranges(runs.more_ptr[chosen], count)]
+        if more.size:
+            whose = np.repeat(np.arange(chosen.size), count)
+            every = np.arange(more.size + 1)
+            fold_runs(memory, more, every, target[whose], size[whose], how=Combine.COPY, dtype=None)
 
 
-def stuck(world: World, program: Program, memory: Memory, channels: I64, rows: I64, *, moving: Bool) -> StuckError:
-    """Return the error that says who waits for what.
+class _Faults:
+    """What a disturbance does to a run in waves."""
 
-    Args:
-        moving: the row has begun, and waits for its own completion.
-    """
-    table, waiting = program.channels, []
-    for channel, row, begun in zip(channels.tolist(), rows.tolist(), moving.tolist(), strict=True):
-        gates = [
-            (table.compl[channel], table.folds[channel], begun),
-            (table.recv[channel], table.prev_folds[channel], not begun and program.rows.receives[row]),
-            (table.send[channel], table.next_folds[channel], not begun and program.rows.sends[row]),
-        ]
-        rank = world.images[int(table.image[channel])].rank
-        place = f"rank {rank} channel {int(table.identity[channel])} row {row - int(table.row[channel])}"
-        for semaphore, need, on in gates:
-            value = int(memory.semaphores[semaphore])
-            if on and value < need:
-                name = world.semaphore_name(int(semaphore))
-                waiting.append(f"{place} waits for {name} to reach {need}, it is {value}")
-        if len(waiting) >= _SHOWN:
-            break
-    return StuckError(f"the device cannot go on: {waiting[0]}", waiting=waiting)
+    def __init__(self, items: Items, program: Program, disturbance: Disturbance) -> None:
+        self.items, self.program, self.of = items, program, disturbance
+        self.times = np.ones(items.count, np.int64)
+        self.times[sorted(disturbance.dropped)] = 0
+        self.times[sorted(disturbance.doubled)] = 2
+        self.delay = np.zeros(items.count, np.int64)
+        for item, ticks in disturbance.delayed.items():
+            self.delay[item] = ticks
+        self.early = np.zeros(items.count, np.bool_)
+        self.early[sorted(disturbance.early)] = True
+        signals = build_signals(items, program)
+        step = np.repeat(np.arange(program.steps), np.diff(signals.ptr))
+        self.hasty = np.zeros(program.steps, np.bool_)
+        self.hasty[step[self.early[signals.item]]] = True
+        self.postponed = np.zeros(0, np.int64)
+        self.item_step = np.zeros(items.count, np.int64)
+        self.item_step[signals.item] = step
+        self.landing: list[tuple[int, I64]] = []
+        machines = program.machines
+        never = np.iinfo(np.int64).max
+        self.start, self.death = np.zeros(machines.count, np.int64), np.full(machines.count, never)
+        for rank, ticks in disturbance.late.items():
+            self.start[(machines.image == rank) & (machines.kind == Kind.HOST)] = ticks
+        for rank, ticks in disturbance.dead.items():
+            self.death[machines.image == rank] = ticks
+
+    def following(self, tick: int) -> int | None:
+        """Return the tick at which something comes when nobody can fire, this or a later one; None if nothing does."""
+        if self.postponed.size:
+            return tick
+        coming = [when for when, _ in self.landing] + (self.start[self.start > tick] - 1).tolist()
+        return max(tick, min(coming)) if coming else None
+
+    def stopped(self, machine: I64, tick: int) -> Bool:
+        """Say which machines do not step at this tick."""
+        found: Bool = (self.start[machine] > tick) | (self.death[machine] <= tick)
+        return found
+
+    def split(self, step: I64) -> tuple[I64, I64]:
+        """Return the steps whose data moves now, and those whose data moves a tick later."""
+        hasty = self.hasty[step]
+        return step[~hasty], step[hasty]
+
+    def signals(self, item: I64, step: I64, tick: int) -> tuple[I64, I64]:
+        """Return the semaphores and values that are added at this tick."""
+        late = self.hasty[self.item_step[item]] & ~self.early[item]
+        due = [(tick + int(d), item[(self.delay[item] + late) == d]) for d in np.unique(self.delay[item] + late)]
+        self.landing += due
+        now = [each for when, each in self.landing if when <= tick]
+        self.landing = [(when, each) for when, each in self.landing if when > tick and each.size]
+        found = np.concatenate([np.zeros(0, np.int64), *now])
+        assert step is not None
+        return self.items.target[found], self.items.value[found] * self.times[found]

@@ -24,6 +24,9 @@ _ALIKE: Final = frozenset({EncOp.ALLREDUCE, EncOp.ALLGATHER, EncOp.BROADCAST})  
 _HALVES: Final = frozenset({EncOp.PERMUTE_REDUCE, EncOp.PERMUTE_REDUCE_IMPLICIT})  # their inputs are two operands
 _BLOCK: Final = 1 << 20  # elements compared at a time
 _INTEGER_SPAN: Final = 99
+_EXACT_BITS: Final = 11
+_EXACT_MOST: Final = 9  # largest of the whole numbers, and how many of them may meet at that size
+_EXACT_TERMS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,69 @@ def measure(request: Request, inputs: Array, outputs: Array) -> Accuracy:
             error = _error(request.op, result)
             worst = None if worst is None or error is None else max(worst, error)
     return Accuracy(worst, identical if request.kind in _ALIKE else None)
+
+
+def make_exact_inputs(request: Request, rng: np.random.Generator) -> Array:
+    """Return inputs of whole numbers so few and small that every partial result is exact, whatever the order.
+
+    A result then has one right value, bit for bit. Shape and dtype are those of `make_inputs`.
+    """
+    dtype = numpy_dtype(request.dtype)
+    if request.op is None:
+        return make_inputs(request, rng)
+    shape = (len(request.members), request.input_size // request.itemsize)
+    holds = largest_exact(dtype)
+    scales = np.resize(np.abs(np.array(request.scales or (1.0,))), request.ranks)
+    scale = max(1, math.ceil(scales.max()))
+    most = max(1, min(_EXACT_MOST, holds // (scale * min(request.ranks, _EXACT_TERMS))))
+    values = rng.integers(0 if dtype.kind == "u" else -most, most, shape, np.int8, endpoint=True)
+    if request.op in (CceType.ADD, CceType.FMA):
+        groups = np.abs(values).reshape(len(request.groups), request.ranks, -1)
+        total = np.cumsum(groups, axis=1, dtype=np.int32) * scale
+        values[(total > holds).reshape(shape)] = 0
+    if request.op is CceType.FMA and any(scale % 1 for scale in request.scales):
+        # A product that is rounded stays what it is when only zeros are added.
+        alone = np.arange(shape[1]) % request.ranks == np.arange(shape[0])[:, None] % request.ranks
+        values = np.sign(values) * alone
+    return values.astype(dtype)
+
+
+def largest_exact(dtype: np.dtype[Any]) -> int:
+    """Return a whole number up to which, and not much further than need be, a type holds all of them."""
+    if dtype.kind in "iu":
+        return min(int(np.iinfo(dtype).max), 1 << _EXACT_BITS)
+    info: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]  # ml_dtypes has no annotations there
+    return min(int(float(info.max)), 1 << min(int(info.nmant) + 1, _EXACT_BITS))
+
+
+def perform(request: Request, inputs: Array) -> Array:
+    """Return what a collective means, computed in float64 and rounded once; exact for `make_exact_inputs`.
+
+    Args:
+        inputs: shape (members, elements of an input).
+
+    Returns:
+        Shape (members, elements of an output); what nobody asks for is 0.
+    """
+    outputs = np.zeros((len(request.members), request.output_size // request.itemsize), inputs.dtype)
+    for number in range(len(request.groups)):
+        first, last = number * request.ranks, (number + 1) * request.ranks
+        for result in _results(request, number, inputs[first:last], outputs[first:last]):
+            result.held[:] = _golden(request.op, result.parts, result.scales).astype(inputs.dtype)
+    return outputs
+
+
+def _golden(op: CceType | None, parts: Sequence[Array] | Array, scales: Sequence[float]) -> Array:
+    """Return parts combined in float64; a single part that is only moved stays as it is."""
+    if op is None:
+        return parts[0]
+    golden: Array | None = None
+    for part, scale in zip(parts, scales or [1.0] * len(parts), strict=True):
+        term = part.astype(np.float64)
+        term = term if scale == 1 else term * scale
+        golden = term if golden is None else _FOLD[op](golden, term)
+    assert golden is not None, "a result has parts"
+    return golden
 
 
 def exceeds_exact_integers(request: Request, inputs: Array) -> bool:
@@ -176,7 +242,6 @@ def _moved(request: Request, number: int, inputs: Array, outputs: Array) -> Iter
 def _error(op: CceType | None, result: _Result) -> float | None:
     """Return the largest error of part of an output, None where there is no distance."""
     worst = 0.0
-    scales = result.scales or [1.0] * len(result.parts)
     for start in range(0, result.held.size, _BLOCK):
         block = slice(start, start + _BLOCK)
         held, parts = result.held[block], [part[block] for part in result.parts]
@@ -184,12 +249,7 @@ def _error(op: CceType | None, result: _Result) -> float | None:
             if not np.array_equal(parts[0].view(np.uint8), held.view(np.uint8)):
                 return None
             continue
-        golden: Array | None = None
-        for part, scale in zip(parts, scales, strict=True):
-            term = part.astype(np.float64)
-            term = term if scale == 1 else term * scale
-            golden = term if golden is None else _FOLD[op](golden, term)
-        assert golden is not None, "a result has parts"
+        golden = _golden(op, parts, result.scales)
         error = _ulps(golden, held)
         if error is None:
             return None

@@ -107,8 +107,8 @@ def write_neff(
 def neff_of(words: Sequence[tuple[int, bytes, Groups]], platform: Platform) -> bytes:
     """Return a container for a machine, made of encoded words with the number of the job each is of.
 
-    Equal words of one job are one word with all their groups. Each word gets tensors of its own: word i reads tensor
-    2i and writes 2i + 1, or 2i when it is in place.
+    Equal words of one job are one word with all their groups. Words that name one tensor do so in the container, too,
+    whose tensors are numbered as they are first named.
 
     Raises:
         UsageError: see `write_neff`.
@@ -116,12 +116,13 @@ def neff_of(words: Sequence[tuple[int, bytes, Groups]], platform: Platform) -> b
     merged: dict[tuple[int, bytes], Groups] = {}
     for job, data, groups in words:
         merged[job, data] = merged.get((job, data), ()) + groups
-    apart = []
-    for i, ((_, data), groups) in enumerate(merged.items()):
+    number: dict[int, int] = {}
+    dense = []
+    for (_, data), groups in merged.items():
         word = decode_word(data)
-        output = 2 * i + (word.input_id != word.output_id)
-        apart.append((replace(word, input_id=2 * i, output_id=output), groups))
-    return write_neff(apart, target=platform.arch, virtual_core=platform.lnc, world=platform.ranks)
+        reads, writes = (number.setdefault(each, len(number)) for each in (word.input_id, word.output_id))
+        dense.append((replace(word, input_id=reads, output_id=writes), groups))
+    return write_neff(dense, target=platform.arch, virtual_core=platform.lnc, world=platform.ranks)
 
 
 def write_neff_file(path: Path, data: bytes) -> None:

@@ -1,7 +1,7 @@
 """Instruction words as jobs: of a bare stream, and of every stream of a NEFF.
 
 A word, a chain of pairs, a send or an exchange is one job each, in the order of its stream. What the records mean is
-`isa.words`; what a NEFF holds is `neff`.
+`isa.words`; what a NEFF holds is `neff`; which tensors of a program the handles are, `tensors`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,30 @@ from rota.isa.transfers import Sb2Sb, SendRecv
 from rota.isa.words import Stream, Word, check_trigger, decode_stream, encode_word
 from rota.machine.group import parse_groups
 from rota.machine.platform import Platform
-from rota.request import KIND_NAMES, PAIRED, Groups, Job, Pairs
+from rota.request import KIND_NAMES, PAIRED, Groups, Job, Operand, Operands, Pairs, Request
 
 PAIR_COUNT_SOURCE: Final = Source("isa", "8.3", CONVENTION)
 SECOND_SOURCE: Final = Source("isa", "5.3", CONVENTION)
 
 PAIRS_SOURCE: Final = Source("isa", "10, permute pairs", CONVENTION)
+HANDLE_SOURCE: Final = Source("isa", "10, one tensor read and written", CONVENTION)
 
+_ANY: Final = 1 << 62  # bytes, of what walks backwards from where its tensor begins
 _NO_GROUP: Final = "it names no group, and this version takes collectives of groups and permutes"
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """Elements of a tensor, by number: from `first` up to `end`, which is None for what walks backwards.
+
+    Attributes:
+        whole: all of them in order, and they are all that the collective reads, or writes.
+    """
+
+    handle: int
+    first: int
+    end: int | None
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +57,7 @@ class _Asked:
     """One collective of a stream, whatever records it stands in.
 
     Attributes:
-        reads, writes: the tensors by number, with the elements from each tensor's beginning, when known; for one that
-            is no tensor, nothing.
+        reads, writes: tensors; for one that is no tensor, nothing.
         elements: the input of one rank.
     """
 
@@ -50,8 +65,8 @@ class _Asked:
     alu_op: AluOp
     dtype: Dtype
     elements: int
-    reads: Sequence[tuple[int, int | None]]
-    writes: Sequence[tuple[int, int | None]]
+    reads: Sequence[_Use]
+    writes: Sequence[_Use]
     word: bytes = b""
     notes: tuple[str, ...] = ()
 
@@ -60,8 +75,10 @@ def stream_jobs(path: Path, data: bytes, platform: Platform, options: Options) -
     """Return the jobs of a bare instruction stream, whose one list of groups the command line gives.
 
     Raises:
+        UsageError: options that do not go with a stream.
         DecodeError: the stream is damaged.
     """
+    _check_options(path, options)
     groups = options.groups if options.groups is not None else parse_groups("{}", ranks=platform.ranks)
     try:
         stream = decode_stream(data)
@@ -81,6 +98,7 @@ def neff_jobs(path: Path, data: bytes, platform: Platform, options: Options) -> 
     """
     if options.groups is not None:
         raise UsageError(f"{path}: a NEFF names its own groups; leave --groups and --ranks out")
+    _check_options(path, options)
     neff = read_neff(data, where=str(path))
     arch = architecture(neff)
     if arch not in (None, platform.arch):
@@ -90,23 +108,29 @@ def neff_jobs(path: Path, data: bytes, platform: Platform, options: Options) -> 
         )
     everyone = (tuple(range(platform.ranks)),)
     jobs: list[Job] = []
-    for section in neff.sections:
+    for space, section in enumerate(neff.sections):
         lists = tuple(groups or everyone for groups in section.groups) or (everyone,)
         for instructions in section.instructions:
-            context = _Context(f"{path}:{instructions.member}", lists, platform, options, section)
+            context = _Context(f"{path}:{instructions.member}", lists, platform, options, section, space)
             jobs += _jobs(stream_of(instructions, where=str(path)), context)
     return tuple(jobs)
 
 
+def _check_options(path: Path, options: Options) -> None:
+    if options.in_place:
+        raise UsageError(f"{path}: its words say themselves what is in place, by one handle; leave --in-place out")
+
+
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """Where a stream stands: its file, its lists of groups, and the section of a NEFF."""
+    """Where a stream stands: its file, its lists of groups, and the section of a NEFF with its number."""
 
     file: str
     lists: tuple[Groups, ...]
     platform: Platform
     options: Options
     section: Section | None = None
+    space: int = 0
 
 
 def _jobs(stream: Stream, context: _Context) -> Iterator[Job]:
@@ -156,8 +180,8 @@ def _word_job(word: Word, context: _Context) -> Job:
             alu_op=word.alu_op,
             dtype=word.dtype,
             elements=reads - word.src_offset,
-            reads=[(word.input_id, reads)],
-            writes=[(word.output_id, writes)],
+            reads=[_Use(word.input_id, word.src_offset, reads, whole=True)],
+            writes=[_Use(word.output_id, word.dst_offset, writes, whole=True)],
             word=encode_word(word),
         )
         return _finish(job, asked, context)
@@ -184,8 +208,8 @@ def _chain_job(chain: Chain, context: _Context) -> Job:
             alu_op=first.alu_op,
             dtype=first.dtype,
             elements=chain.num_elements,
-            reads=[_span(pair.src0) for pair in chain.pairs] if in_tensors else (),
-            writes=[_span(pair.dst) for pair in chain.pairs] if in_tensors else (),
+            reads=_uses([pair.src0 for pair in chain.pairs]) if in_tensors else (),
+            writes=_uses([pair.dst for pair in chain.pairs]) if in_tensors else (),
             notes=() if in_tensors else ("its operands lie in SBUF; it is run on buffers in memory",),
         )
         return _finish(job, asked, context)
@@ -211,9 +235,32 @@ def _finish(job: Job, asked: _Asked, context: _Context) -> Job:
         _check_ranks(job.pairs or job.groups, context.platform)
         notes = _tensor_notes(asked, context.section)
     job = replace(job, word=asked.word, notes=(*notes, *asked.notes))
+    options = replace(context.options, in_place=asked.kind is EncOp.ALLREDUCE and _in_place(asked))
     if asked.kind in PAIRED:
-        return permute(job, asked.kind, asked.dtype, asked.elements, op, context.platform, context.options)
-    return replace(job, requests=by_size(asked.kind, asked.dtype, job.groups, asked.elements, op, context.options))
+        job = permute(job, asked.kind, asked.dtype, asked.elements, op, context.platform, options)
+    else:
+        job = replace(job, requests=by_size(asked.kind, asked.dtype, job.groups, asked.elements, op, options))
+    if not asked.reads:
+        return job
+    return replace(job, operands=tuple(_operands(asked, request, context.space) for request in job.requests))
+
+
+def _in_place(asked: _Asked) -> bool:
+    """Say whether a collective writes exactly what it reads: one handle, one place. Source: `HANDLE_SOURCE`."""
+    return all(use.whole for use in asked.reads) and list(asked.reads) == list(asked.writes)
+
+
+def _operands(asked: _Asked, request: Request, space: int) -> Operands:
+    """Return the bytes that a request reads and writes, those of its own group size where it takes a tensor whole."""
+    sides = ((asked.reads, request.input_size), (asked.writes, request.output_size))
+    reads, writes = (tuple(_operand(use, size, request.itemsize, space) for use in uses) for uses, size in sides)
+    return reads, writes
+
+
+def _operand(use: _Use, size: int, itemsize: int, space: int) -> Operand:
+    if not use.whole:
+        size = _ANY if use.end is None else (use.end - use.first) * itemsize
+    return Operand(space, use.handle, use.first * itemsize, size, use.whole)
 
 
 def _check_group(group_id: int, context: _Context) -> None:
@@ -268,12 +315,18 @@ def _check_patterns(chain: Chain, ranks: int) -> None:
         )
 
 
-def _span(pattern: Pattern2D) -> tuple[int, int | None]:
-    """Return a pattern's tensor, and the elements from its beginning to the pattern's last; None for a way back."""
+def _uses(patterns: Sequence[Pattern2D]) -> list[_Use]:
+    """Return what patterns touch of their tensors: from the beginning to the last element, in whatever order."""
+    return [_use(pattern, alone=len(patterns) == 1) for pattern in patterns]
+
+
+def _use(pattern: Pattern2D, *, alone: bool) -> _Use:
     if min(pattern.step) < 0:
-        return pattern.value, None
-    last = sum(step * (num - 1) for step, num in zip(pattern.step, pattern.num, strict=True))
-    return pattern.value, last + 1
+        return _Use(pattern.value, 0, None, whole=False)
+    (line, element), (lines, elements) = pattern.step, pattern.num
+    last = line * (lines - 1) + element * (elements - 1)
+    dense = (elements == 1 or element == 1) and (lines == 1 or line == elements)
+    return _Use(pattern.value, 0, last + 1, whole=alone and dense)
 
 
 def _tensor_notes(asked: _Asked, section: Section) -> tuple[str, ...]:
@@ -286,17 +339,15 @@ def _tensor_notes(asked: _Asked, section: Section) -> tuple[str, ...]:
     notes: list[str] = []
     names: dict[str, list[str]] = {"reads": [], "writes": []}
     for verb, places in (("reads", asked.reads), ("writes", asked.writes)):
-        for identity, elements in places:
-            variable = section.variables.get(identity)
+        for use in places:
+            variable = section.variables.get(use.handle)
             if variable is None:
-                last = len(section.variables) - 1
-                raise UnsupportedError(
-                    f"it {verb} tensor {identity}, and {section.definition} has tensors 0 to {last}",
-                    source=TENSOR_SOURCE,
-                )
+                known = f"0 to {len(section.variables) - 1}" if section.variables else "none"
+                message = f"the word {verb} it, and {section.definition} declares {known}"
+                raise UnsupportedError(f"unknown tensor handle {use.handle}: {message}", source=TENSOR_SOURCE)
             name = shown(variable.name)
             names[verb].append(name)
-            size = None if elements is None else elements * size_of(asked.dtype)
+            size = None if use.end is None else use.end * size_of(asked.dtype)
             if size is None or variable.size is None:
                 notes.append(
                     f"whether {name} is large enough is not known: it {verb} {_bytes(size)} of {_bytes(variable.size)}"

@@ -33,6 +33,9 @@ class Section(IntEnum):
     SEMA = 8  # semaphore presets
     BUFFERS = 9  # the declared buffers
     WORDS = 10  # the instruction words the image was lowered from; for people, never executed
+    REQUEST = 11  # what is asked for, as text, and the seed of the inputs; for `rota run`, never executed
+    NETWORK = 12  # operations, sends and receives of the network proxy of a stream processor; index sp
+    SB2SB = 13  # words that move bytes between state buffers; index sp
 
 
 class BufferUse(IntFlag):
@@ -70,7 +73,9 @@ META: Final = Layout("image_meta", size=64, source=SOURCE, fields=(
     Field("operations",        32, "<u4", "entries of every control table"),
     Field("ring_size",         36, "<u4", "descriptors of a hardware ring, a power of two"),
     Field("memory_size",       40, "<u8", "bytes of the rank's memory that are used"),
-    Field("reserved",          48, "V16", "0"),
+    Field("chains",            48, "<u4", "runs of chained control entries; the host triggers each once"),
+    Field("span",              52, "<u4", "which machine: ranks of one span reach each other by addresses"),
+    Field("reserved",          56, "V8",  "0"),
 ))  # fmt: skip
 
 BUFFER: Final = Layout("image_buffer", size=64, source=SOURCE, fields=(

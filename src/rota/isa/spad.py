@@ -74,6 +74,8 @@ SLOT: Final = Layout("slot_entry", size=ENTRY_SIZE, source=Source("device", "2.2
     Bits("last_row",           6, "u1",  0, 1, "the last row of the operation", word="flags"),
     Bits("no_receive",         6, "u1",  1, 1, "the row waits for no data", word="flags"),
     Bits("no_send",            6, "u1",  2, 1, "the row takes no credit", word="flags"),
+    Bits("wait_peers",         6, "u1",  3, 1, "the row waits for the peers of its core group", word="flags"),
+    Bits("signal_peers",       6, "u1",  4, 1, "the row tells the peers of its core group", word="flags"),
 ))  # fmt: skip
 SLOT_FLAGS_SOURCE: Final = Source("device-model", "4", CONVENTION)
 
@@ -84,6 +86,8 @@ class SlotFlag(IntEnum):
     LAST_ROW = 1
     NO_RECEIVE = 2
     NO_SEND = 4
+    WAIT_PEERS = 8
+    SIGNAL_PEERS = 16
 
 
 # Marks stand in a slot program where an entry would; no entry looks like one, since its last byte is 0.
@@ -111,7 +115,7 @@ PATTERN_OF_ALGORITHM: Final[Mapping[Algorithm, Pattern]] = {
     Algorithm.SINGLE_CYCLE_RING: Pattern.RING,
     Algorithm.INTRA_RDH: Pattern.MESH,
     Algorithm.SINGLE_STEP_MESH: Pattern.MESH,
-    Algorithm.INTER_RDH: Pattern.RING,
+    Algorithm.INTER_RDH: Pattern.MESH,
     Algorithm.TWO_STEP_POD_MESH: Pattern.MESH,
     Algorithm.LATENCY_OPT_MESH: Pattern.MESH,
     Algorithm.BW_OPT_MESH: Pattern.MESH,

@@ -4,7 +4,8 @@ Inputs widen to float32, sources fold in list order, one rounding (nearest, ties
 propagate NaN and hold -0 < +0; of two NaNs the first stays; overflow goes to infinity; subnormals are kept. FMA
 multiplies each source with its float32 scale, rounds, and then adds as ADD does; the first product starts the sum, and
 a scale of 1 leaves every bit as it is. Integers take the same way and round to the nearest integer, saturating. This is
-the slow, clear form; anything faster must give the same bits.
+the slow, clear form; kernels.c has the fast one of the floating types, which gives the same bits and does the work here
+where it was built.
 Source: design §2 (2), conventions.
 """
 
@@ -18,9 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rota.columns import I64, U8, Array
+from rota.native import calls
+from rota.native.library import kernels
 
 F32 = NDArray[np.float32]
 _GATHER_BELOW: Final = 4096  # bytes of a piece; above it a loop over slices moves faster than an index gather
+_IN_C_FROM: Final = 64  # bytes of a piece; smaller ones move as fast in one gather
+_COPIES_IN_C_FROM: Final = 1 << 16  # bytes of all pieces; below it a call costs more than numpy's copy
+_STAGE_BELOW: Final = 1024  # bytes of a piece; copying it once more then costs less than a place in a sort
 _WORDS: Final = (np.uint64, np.uint32, np.uint16, np.uint8)
 
 
@@ -34,6 +40,9 @@ class Combine(Enum):
     FMA = "fma"
 
 
+NUMBER: Final = {how: number for number, how in enumerate(Combine)}  # `enum How` in kernels.c
+
+
 def fold(how: Combine, sources: Sequence[Array], scales: Sequence[F32 | np.float32] | F32 = ()) -> Array:
     """Return the sources combined in list order, in their dtype, rounded once.
 
@@ -43,6 +52,11 @@ def fold(how: Combine, sources: Sequence[Array], scales: Sequence[F32 | np.float
     """
     if how is Combine.COPY:
         return sources[0]
+    library = kernels()
+    if library is not None and _are_plain(sources):
+        factors = _one_each(how, sources, scales)
+        if factors is not None:
+            return calls.call_fold(library, sources, how=NUMBER[how], scales=factors if factors.size else None)
     dtype = sources[0].dtype
     with np.errstate(all="ignore"):
         wide = (source.astype(np.float32) for source in sources)
@@ -52,6 +66,24 @@ def fold(how: Combine, sources: Sequence[Array], scales: Sequence[F32 | np.float
         for source in wide:
             total = _pair(how, total, source)
         return _narrow(total, dtype)
+
+
+def _are_plain(sources: Sequence[Array]) -> bool:
+    """Say whether the kernels take these arrays."""
+    dtype, shape = sources[0].dtype, sources[0].shape
+    if not sources[0].nbytes or not shape or calls.number_of(dtype) is None:
+        return False
+    return all(one.dtype == dtype and one.shape == shape and one.flags.c_contiguous for one in sources)
+
+
+def _one_each(how: Combine, sources: Sequence[Array], scales: Sequence[F32 | np.float32] | F32) -> F32 | None:
+    """Return one float32 a source, none for a plain sum, or None if the scales are anything else."""
+    if how is not Combine.FMA or not len(scales):
+        return np.empty(0, np.float32)
+    if len(scales) != len(sources) or any(np.ndim(scale) for scale in scales):
+        return None
+    factors = np.asarray(scales)
+    return factors if factors.dtype == np.float32 and factors.flags.c_contiguous else None
 
 
 def _product(value: F32, scale: F32 | np.float32) -> F32:
@@ -107,10 +139,31 @@ def move_pieces(
         dtype: the elements; needed when the pieces are combined.
         scales: shape (n, k): of the sources of FMA; 1 without them.
     """
-    if size < _GATHER_BELOW:
+    library = kernels()
+    if library is not None and _in_c(memory, targets, size, how, dtype):
+        stage = np.empty(len(targets) * size, np.uint8) if _stages(targets, sources, size) else None
+        factors = None if scales is None or how is not Combine.FMA else np.ascontiguousarray(scales, np.float32)
+        calls.call_move_pieces(
+            library, memory, targets, sources, size, how=NUMBER[how], dtype=dtype, scales=factors, stage=stage
+        )
+    elif size < _GATHER_BELOW:
         _gather(memory, targets, sources, size, how, dtype, scales)
     else:
         _by_piece(memory, targets, sources, size, how, dtype, scales)
+
+
+def _in_c(memory: U8, targets: I64, size: int, how: Combine, dtype: np.dtype[Any] | None) -> bool:
+    """Say whether the kernels can move these pieces, and faster."""
+    if not targets.size or size < _IN_C_FROM or not calls.is_plain(memory):
+        return False
+    if how is Combine.COPY:
+        return len(targets) * size >= _COPIES_IN_C_FROM
+    return dtype is not None and calls.number_of(dtype) is not None and size % dtype.itemsize == 0
+
+
+def _stages(targets: I64, sources: I64, size: int) -> bool:
+    """Say whether values go through a stage: they must, or they are so small that it costs less than finding out."""
+    return size < _STAGE_BELOW or _reads_what_is_written(targets, sources, size)
 
 
 def _by_piece(

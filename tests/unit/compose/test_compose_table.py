@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rota.compose.ring import compose_ring
-from rota.compose.support import EMITTED, SUPPORT, can_compose, composed
+from rota.compose.support import SUPPORT, can_compose, composed
 from rota.compose.table import COMPOSERS, compose
 from rota.errors import UnsupportedError
 from rota.isa.dtypes import Dtype
@@ -60,9 +60,8 @@ def test_a_group_of_one_has_no_ring_and_copies() -> None:
 
 
 def test_what_is_said_to_be_composed_has_a_composer() -> None:
-    """`SUPPORT`, which loads no composer, and `COMPOSERS` hold the same algorithms; what is emitted is among them."""
+    """`SUPPORT`, which loads no composer, and `COMPOSERS` hold the same algorithms."""
     assert set(SUPPORT) == set(COMPOSERS)
-    assert set(COMPOSERS) >= EMITTED
 
 
 @pytest.mark.parametrize(
@@ -75,35 +74,43 @@ def test_what_is_said_to_be_composed_has_a_composer() -> None:
     ],
 )
 def test_what_is_selected_is_composed(size: int, selected: Algorithm) -> None:
-    """What SELECT takes is what is composed; for the device RING takes its place where it is not emitted."""
+    """What SELECT takes is what is composed, and what is emitted."""
     asked = whole_node(size)
     assert asked.selected is selected
     found, verdict = composed(asked)
     assert (found, bool(verdict)) == (selected, True)
     assert verdict.reason == f"{selected.name} is composed as selected"
-    found, verdict = composed(asked, emitted=True)
-    assert (found, bool(verdict)) == (Algorithm.RING, False)
-    assert f"the runtime takes {selected.name}, and {selected.name} of all_reduce is not emitted" in verdict.reason
 
 
-@pytest.mark.parametrize("emitted", [False, True])
-def test_a_ring_is_composed_as_selected(emitted: bool) -> None:
-    """A selected ring is composed, and emitted."""
+def test_a_ring_is_composed_as_selected() -> None:
+    """A selected ring is composed."""
     group = tuple(range(0, 64, 4))
     request = Request(EncOp.ALLREDUCE, Dtype.BFLOAT16, 64 << 20, (group,), CceType.ADD)
     asked = select(request, TRN2, Settings())
-    instead, verdict = composed(asked, emitted=emitted)
+    instead, verdict = composed(asked)
     assert (asked.selected, instead, bool(verdict)) == (Algorithm.RING, Algorithm.RING, True)
     assert verdict.reason == "RING is composed as selected"
 
 
-def test_what_a_ring_does_not_do_is_not_emitted() -> None:
-    """An all-to-all is composed and cannot be emitted: no ring takes its place, the runtime's algorithm is named."""
+def test_an_all_to_all_is_composed_as_a_mesh() -> None:
+    """No ring does it."""
     asked = select(Request(EncOp.ALLTOALL, Dtype.BFLOAT16, 6400, (tuple(range(64)),)), TRN2, Settings())
     assert composed(asked)[0] is asked.selected is Algorithm.MESH
     verify(compose(asked, Algorithm.MESH), asked.request)
-    with pytest.raises(UnsupportedError, match=r"takes MESH, and MESH of all_to_all .*; a ring does not do it"):
-        composed(asked, emitted=True)
+
+
+def test_a_ring_takes_the_place_of_what_has_no_composer() -> None:
+    """With the reason; where a ring does not do the operation, that is refused."""
+    asked = replace(whole_node(16 << 10), selected=Algorithm.INVALID)
+    found, verdict = composed(asked)
+    assert (found, bool(verdict)) == (Algorithm.RING, False)
+    assert verdict.reason == (
+        "the runtime takes INVALID, and INVALID of all_reduce has no composer in this version; RING does the operation "
+        "on this group"
+    )
+    exchange = select(Request(EncOp.ALLTOALL, Dtype.BFLOAT16, 6400, (tuple(range(64)),)), TRN2, Settings())
+    with pytest.raises(UnsupportedError, match=r"takes INVALID, and INVALID of all_to_all .*; a ring does not do it"):
+        composed(replace(exchange, selected=Algorithm.INVALID))
 
 
 def test_point_to_point_is_composed_as_a_ring() -> None:
@@ -116,14 +123,14 @@ def test_point_to_point_is_composed_as_a_ring() -> None:
 
 
 def test_no_ring_to_take_the_place_of_a_hierarchy() -> None:
-    """Several nodes with several ranks each have no flat ring: a hierarchy is composed, and nothing is emitted."""
+    """Several nodes with several ranks each have no flat ring: a hierarchy is composed."""
     four = load_platform("trn2.48xlarge", nodes=4)
     request = Request(EncOp.ALLREDUCE, Dtype.BFLOAT16, 64, (tuple(range(256)),), CceType.ADD)
     asked = select(request, four, Settings())
     assert (asked.selected, asked.channels) == (Algorithm.HIER, 0)
     assert composed(asked)[0] is Algorithm.HIER
-    with pytest.raises(UnsupportedError, match=r"takes HIER, .*; there is no ring to take its place: no flat"):
-        composed(asked, emitted=True)
+    with pytest.raises(UnsupportedError, match=r"takes INVALID, .*; there is no ring to take its place: no flat"):
+        composed(replace(asked, selected=Algorithm.INVALID))
 
 
 def test_an_operation_that_an_algorithm_does_not_do_is_refused() -> None:

@@ -122,7 +122,9 @@ def test_gaps_are_zero() -> None:
         ("folds", 0),
         ("folds", 17),
         ("operations", 0),
-        ("operations", 2),
+        ("operations", 513),  # more than a control table takes
+        ("chains", 2),
+        ("span", 3),
         ("ring_size", 0),
         ("ring_size", 16),
         ("ring_size", 4095),
@@ -165,11 +167,10 @@ def test_memory_size_is_where_the_buffers_end() -> None:
         (0, "use", 2),
         (0, "use", 0),
         (1, "use", 4),
-        (3, "use", 1),
         (0, "reserved", 1),
     ],
 )
-def test_buffers_are_back_to_back_with_one_input_and_one_output(row: int, field: str, value: int) -> None:
+def test_buffers_are_back_to_back_with_an_input_and_an_output(row: int, field: str, value: int) -> None:
     old = BUFFER.decode(section(image(), Section.BUFFERS), row * BUFFER.size)
     data = BUFFER.encode(**(old | {field: value}))
     error = refused(edit(image(), Section.BUFFERS, 0, row * BUFFER.size, data))
@@ -232,7 +233,7 @@ def test_a_slot_program_that_no_channel_runs() -> None:
     assert "a slot program of a channel" in error.expected
 
 
-@pytest.mark.parametrize("kind", [k for k in Section if k is not Section.WORDS])
+@pytest.mark.parametrize("kind", [k for k in Section if k < Section.WORDS])
 @pytest.mark.parametrize("change", [-1, 1, 2])
 def test_sections_are_whole_records(kind: Section, change: int) -> None:
     """A byte less or more is refused where the section is."""

@@ -6,8 +6,9 @@ import re
 import struct
 
 import pytest
-from tests.images import Ring, seal, table
+from tests.images import Ring, rebuild, seal, table
 
+from rota.device.asm import assemble
 from rota.device.disasm import KINDS, Listing, disassemble, disassemble_image, disassemble_stream
 from rota.device.instructions import WORD_LAYOUTS, WORDS, read_update, read_wait, show_update, show_wait
 from rota.errors import UsageError
@@ -15,6 +16,7 @@ from rota.isa.descriptors import COPY_WORD, DESCRIPTOR, len_ctrl, meta_len_ctrl
 from rota.isa.dtypes import Dtype
 from rota.isa.enums import AluOp, EncOp, Opcode, UpdateMode, WaitMode
 from rota.isa.image import DIGEST_SIZE, Section
+from rota.isa.network import SECTION_HEADER
 from rota.isa.spad import CONTINUE, SLOT, Control, Pattern, pack_control, pack_end
 from rota.isa.words import Word, encode_word
 
@@ -256,6 +258,25 @@ def test_image_lists_every_byte_once() -> None:
     assert not listing.damaged
     assert "section kind=META" in listing.text[1]
     assert listing.text[-1] == "digest sha256=auto"
+
+
+def test_what_is_asked_for_reads_as_text() -> None:
+    """A line of the section is a line of the listing, whatever its bytes are."""
+    asked = b"all_reduce bf16\nseed=3\n\xff\0 end"
+    image = rebuild(Ring().images[0], {(Section.REQUEST, 0): asked})
+    listing = disassemble_image(image)
+    lines = [line for line in listing if line.part == "request 0" and line.size]
+    assert [line.note for line in lines] == ["all_reduce bf16", "seed=3", "\ufffd? end"]
+    assert not any(line.damaged for line in lines)
+    assert assemble("\n".join(listing.lines())) == image
+
+
+def test_records_of_network_proxies() -> None:
+    """A header, then as many operations, sends and receives as it says; the rest is raw."""
+    data = SECTION_HEADER.encode(operations=1, sends=2, receives=1) + bytes(96 + 2 * 72 + 48) + b"morebyte"
+    listing = disassemble_image(rebuild(Ring().images[0], {(Section.NETWORK, 2): data}))
+    words = [line.text.split()[0] for line in listing if line.part == "network 2"]
+    assert words == [".section", "net_header", "net_operation", "net_send", "net_send", "net_receive", ".raw", ".end"]
 
 
 def test_damaged_image_names_the_place() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from tests.images import TRN1, TRN2, Array, Ring, edit, section, table
 
 from rota.device.model import Device, Order, load, load_unchecked, run_images
-from rota.device.records import Processor
 from rota.errors import StuckError, UsageError
 from rota.execute.arrays import execute
 from rota.isa.descriptors import DESCRIPTOR, RxFlag, TxFlag
@@ -83,7 +81,8 @@ def test_who_waits_is_named_with_what_it_waits_for(seed: int | None) -> None:
     with pytest.raises(StuckError) as caught:
         run(load(with_credit(collective, 1)), collective.raw_inputs(), seed)
     want = [
-        f"rank {rank} channel 0 row 1 waits for semaphore 9 of TOP_SP 3 of rank {rank} to reach 2, it is 0"
+        f"rank {rank} channel 0 row 1 of operation 0 waits for semaphore 9 of TOP_SP 3 of rank {rank} to reach 2, "
+        "it is 0"
         for rank in range(3)
     ]
     assert list(caught.value.waiting) == want
@@ -100,7 +99,7 @@ def test_a_row_that_waits_for_its_own_completion_says_so() -> None:
     for seed in (None, 1):
         with pytest.raises(StuckError) as caught:
             run(device, collective.raw_inputs(), seed)
-        line = "rank 0 channel 0 row 0 waits for semaphore 11 of TOP_SP 3 of rank 0 to reach 2, it is 1"
+        line = "rank 0 channel 0 row 0 of operation 0 waits for semaphore 11 of TOP_SP 3 of rank 0 to reach 2, it is 1"
         assert line in caught.value.waiting
 
 
@@ -186,29 +185,33 @@ def test_packets_that_read_what_the_one_before_wrote_stay_single() -> None:
 # --- ends -------------------------------------------------------------------------------------------------------------
 
 
-def changed(device: Device, processors: Sequence[Processor]) -> Device:
-    return replace(device, program=replace(device.program, processors=tuple(processors)))
+def adding(device: Device, flat: int, value: int) -> Device:
+    """Change what machines add to a semaphore by themselves."""
+    adds = device.program.adds
+    values = np.where(adds.semaphore == flat, value, adds.value)
+    return replace(device, program=replace(device.program, adds=replace(adds, value=values)))
+
+
+COMPLETION, COMPLETE_PREV = 1, 254
 
 
 def test_every_rank_posts_once() -> None:
-    """No post, or two, is an error of the run. Source: device-model §6, end checks."""
+    """Two posts are an error of the run; without one the host waits. Source: device-model §6, end checks."""
     collective = ring(2)
     device, raw = load(collective.images), collective.raw_inputs()
-    reporter = next(i for i, p in enumerate(device.program.processors) if p.posts)
-    for posts in ((), device.program.processors[reporter].posts * 2):
-        processors = list(device.program.processors)
-        processors[reporter] = replace(processors[reporter], posts=posts)
-        with pytest.raises(StuckError, match=rf"rank 0 posted completion {len(posts)} times, expected once"):
-            changed(device, processors).run(raw)
+    flat = 3 * 256 + COMPLETION  # rank 0, TOP_SP 3
+    with pytest.raises(StuckError, match="rank 0 posted completion 2 times, expected 1"):
+        adding(device, flat, 2).run(raw)
+    with pytest.raises(StuckError, match=r"rank 0 host before chain 0 waits for semaphore 1 of TOP_SP 3 of rank 0"):
+        adding(device, flat, 0).run(raw)
 
 
 def test_processors_complete_in_order() -> None:
     """A reporter whose predecessor does not pass completion on waits for it."""
     collective = Ring()
-    device = load(collective.images)
-    processors = [replace(p, complete=-1) if p.sp == 2 else p for p in device.program.processors]
-    with pytest.raises(StuckError, match="TOP_SP 3 of rank 0 waits for the processor before it"):
-        changed(device, processors).run(collective.raw_inputs())
+    device = adding(load(collective.images), 3 * 256 + COMPLETE_PREV, 0)
+    with pytest.raises(StuckError, match="rank 0 TOP_SP 3 entry 0 waits for semaphore 254 of TOP_SP 3 of rank 0"):
+        device.run(collective.raw_inputs())
 
 
 def test_semaphores_end_where_they_began() -> None:
@@ -257,8 +260,8 @@ def test_two_runs_with_one_seed_are_one_run() -> None:
 @pytest.mark.parametrize("size", [32, 64])
 def test_small_rings_wrap_many_times(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Rings of 32 and 64 slots: phases go round, the bits stay. Source: device-model §1 and §3, RING_ID."""
-    monkeypatch.setattr("rota.emit.rings.RING_SIZE", size)
-    monkeypatch.setattr("rota.emit.image.RING_SIZE", size)
+    monkeypatch.setattr("rota.emit.collective.RING_SIZE", size)
+    monkeypatch.setattr("rota.emit.program.RING_SIZE", size)
     collective = Ring(count=5000, chunk=192, dtype=Dtype.FP32)
     images, raw = collective.images, collective.raw_inputs()
     phases = np.frombuffer(section(images[0], Section.RX), DESCRIPTOR)["len_ctrl"] >> 24 & 3

@@ -17,8 +17,8 @@ from rota.isa.dtypes import Dtype
 from rota.isa.enums import CceType, EncOp
 from rota.isa.image import Section
 from rota.request import Request
-from rota.schedule.build import Block, Place, assemble
-from rota.schedule.ir import Buffer, Leaf, Op, Schedule
+from rota.schedule.build import Block, Place, Wait, assemble
+from rota.schedule.ir import Buffer, Checks, Leaf, Op, Schedule, Semaphore
 
 Array = np.ndarray[Any, Any]
 PAD_LINE = 0x40
@@ -27,7 +27,10 @@ INPUT = 0x1000
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Local rows of one rank on channel 0, row i of `sizes[i]` bytes, each from so many sources to the output."""
+    """Local rows of one rank on queue 0, row i of `sizes[i]` bytes, each from so many sources to the output.
+
+    As a ring channel, the first of them waits for data, and every row is one start; as an event list they are batches.
+    """
 
     sizes: Sequence[int]
     sources: int = 1
@@ -36,6 +39,7 @@ class Rows:
     folds: int = 1
     rank: int = 0
     op: Op = Op.ADD
+    channel: bool = True
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -51,10 +55,14 @@ class Rows:
             op=self.op if self.sources > 1 else Op.NONE,
             sources=[Place(0 if k == 0 else k + 1, offset) for k in range(self.sources)],
             targets=[Place(1, offset)],
+            waits=[Wait(0, where=np.arange(sizes.size) == 0)] if self.channel else [],
         )
         buffers = [Buffer("input", total, user=True), Buffer("output", total, user=True)]
         buffers += [Buffer(f"other.{k}", total) for k in range(1, self.sources)]
-        return assemble([block], ranks=1, buffers=buffers, semaphores=[], input=0, output=1)
+        semaphores = [Semaphore("recv.0", initial=1)] if self.channel else []
+        return assemble(
+            [block], ranks=1, buffers=buffers, semaphores=semaphores, input=0, output=1, checks=Checks.UNBALANCED
+        )
 
     @cached_property
     def image(self) -> bytes:

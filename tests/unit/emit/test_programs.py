@@ -5,16 +5,18 @@ Section numbers are those of device-model.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from by_hand import Stages
 from rows import Rows
 from tests.images import TRN1, TRN2, Ring, section, table
 
+from rota.emit.launches import Launches
+from rota.emit.processors import ring_program
 from rota.isa.arch import ARCHES
 from rota.isa.config import CONFIGURATIONS, PROGRAM_BLOCK, RING_CHANNEL
-from rota.isa.descriptors import DESCRIPTOR
 from rota.isa.enums import EncOp
 from rota.isa.image import META, PRESET, Section
 from rota.isa.spad import SLOT
@@ -120,30 +122,25 @@ def test_rows_of_a_ring_all_reduce() -> None:
 
 def test_equal_rows_repeat_and_others_do_not() -> None:
     """Counts and flags must both be equal; the last row stands alone because of its flag."""
-    same = Rows(sizes=(64,) * 9)
+    same = Rows(sizes=(64,) * 9)  # the first of them waits for data
     assert np.frombuffer(section(same.image, Section.SLOT, 24)[:-16], SLOT.dtype).tolist() == [
-        (2, 2, 8, 6),
+        (2, 2, 1, 4),
+        (2, 2, 7, 6),
         (2, 2, 1, 7),
     ]
-    mixed = Rows(sizes=(64, 64, 70_000, 64))
+    mixed = Rows(sizes=(64, 64, 64, 70_000, 64))
     raw = np.frombuffer(section(mixed.image, Section.SLOT, 24)[:-16], SLOT.dtype)
-    assert raw.tolist() == [(2, 2, 2, 6), (3, 3, 1, 6), (2, 2, 1, 7)]
+    assert raw.tolist() == [(2, 2, 1, 4), (2, 2, 2, 6), (3, 3, 1, 6), (2, 2, 1, 7)]
 
 
 def test_more_rows_than_a_repeat_count_holds_take_two_entries() -> None:
     """The count is 16 bits wide. The descriptors' own limit ends it before; so the program alone is looked at."""
-    from rota.emit.placement import DeviceRows
-    from rota.emit.processors import slot_program
-    from rota.emit.rings import Rings
-
     n = 70_000
-    zero = np.zeros(n, np.int64)
-    false = np.zeros(n, np.bool_)
-    rows = DeviceRows(rank=zero, queue=zero, receives=false, sends=false, last=np.arange(n) == n - 1)
-    one = np.zeros(1, np.int64)
-    empty = np.zeros(0, DESCRIPTOR)
-    rings = Rings(1, empty, empty, one, one, one, one, np.ones(n, np.int64), np.ones(n, np.int64), (one,))
-    raw = np.frombuffer(slot_program(rings, rows, 0), SLOT.dtype)
+    done = Stages(schedule=Rows(sizes=(64,) * 9).schedule).emitted
+    columns = {each.name: np.resize(getattr(done.plan.starts, each.name)[4:5], n) for each in fields(done.plan.starts)}
+    rings = replace(done.rings, m2s=np.ones(n, np.int64), s2m=np.ones(n, np.int64))
+    many = replace(done, plan=replace(done.plan, starts=Launches(**columns)), rings=rings)
+    raw = np.frombuffer(ring_program(many, 0, n), SLOT.dtype)
     assert raw.tolist() == [(1, 1, 65535, 6), (1, 1, n - 1 - 65535, 6), (1, 1, 1, 7)]
 
 
@@ -254,6 +251,8 @@ def test_meta_says_who_and_what() -> None:
         "operations": 1,
         "ring_size": 4096,
         "memory_size": memory,
+        "chains": 1,
+        "span": 0,
         "reserved": 0,
     }
 

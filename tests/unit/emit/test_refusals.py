@@ -7,17 +7,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from by_hand import schedule_of
 from rows import Rows
-from tests.images import PLATFORMS, TRN1, TRN2, Ring
+from tests.images import PLATFORMS, TRN1, TRN2, Ring, table
+from tests.schedules import Row
 
 from rota.compose.ring import compose_ring
 from rota.emit import emit
 from rota.errors import UnsupportedError, UsageError
 from rota.isa.dtypes import Dtype
 from rota.isa.enums import CceType, EncOp
+from rota.isa.image import Section
 from rota.request import Request
-from rota.schedule.build import Block, Place, Signal, Wait, assemble
-from rota.schedule.ir import Buffer, Checks, Leaf, Op, Schedule, Semaphore
+from rota.schedule.build import Block, Place, Signal, assemble
+from rota.schedule.ir import Buffer, Checks, Leaf, Schedule, Semaphore
+
+ONE, TWO = (Request(EncOp.ALLREDUCE, Dtype.BFLOAT16, 64, (tuple(range(n)),), CceType.ADD) for n in (1, 2))
 
 
 def refuse(schedule: Schedule, text: str, *, platform: str = TRN2, **more: Any) -> UnsupportedError:
@@ -49,68 +54,35 @@ def pair(
     )
 
 
-def test_a_pull_is_refused() -> None:
-    """Sources lie in the own rank. Device-model §7, push model."""
-    other = np.array([1, 0])
-    error = refuse(pair(sources=[Place(0, 0, other)], targets=[Place(1, 0)]), "reads another rank's memory")
-    assert "row 0 (rank 0 channel 0" in str(error)
-
-
-def test_a_duplication_is_refused() -> None:
-    refuse(pair(sources=[Place(0, 0)], targets=[Place(1, 0), Place(1, 64)]), "one target a row")
-
-
-@pytest.mark.parametrize("sources", [[Place(0, 0)], [Place(0, 0), Place(1, 64)]])
-def test_fma_is_refused(sources: list[Place]) -> None:
-    """Also one that only scales: it would go out as a plain copy."""
-    refuse(pair(sources=sources, targets=[Place(1, 0)], op=Op.FMA), "operation FMA; this version emits ADD, MAX, MIN")
-
-
-def test_a_semaphore_without_a_role_is_refused() -> None:
-    schedule = pair(semaphores=[Semaphore("phase.0")], signals=[Signal(np.array([0, 1]), 0)])
-    refuse(schedule, "semaphore phase.0")
-
-
-@pytest.mark.parametrize("wait", [Wait(0, 2, 2), Wait(0, 1, 0)])
-def test_a_channel_waits_for_one_unit(wait: Wait) -> None:
-    schedule = pair(semaphores=[Semaphore("recv.0", 2)], waits=[wait])
-    refuse(schedule, "waits for one unit")
-
-
-def test_a_channel_waits_on_its_own_semaphores_only() -> None:
-    refuse(pair(semaphores=[Semaphore("recv.1", 1)], waits=[Wait(0)]), "its own semaphores")
-
-
-def test_a_channel_has_one_neighbour_on_each_side() -> None:
-    """Two signals of one role to two ranks: no record could name both. Design §2 (30)."""
-    ranks = np.array([0, 1])
-    signals = [Signal(ranks, 0), Signal(1 - ranks, 0)]
-    error = refuse(pair(semaphores=[Semaphore("recv.0")], signals=signals), "one neighbour on each side")
-    assert "row 0" in str(error) or "row 1" in str(error)
-
-
-def test_moves_of_one_row_have_one_gate() -> None:
-    """Two rows of the schedule with one name are one device row; they cannot wait twice for one semaphore."""
-    rank = np.array([0, 0])
-    block = Block(rank=rank, queue=0, leaf=Leaf.DIRECT_RECV, size=0, waits=[Wait(0)])
-    schedule = assemble(
-        [block],
-        ranks=1,
-        buffers=[Buffer("input", 64, user=True), Buffer("output", 64, user=True)],
-        semaphores=[Semaphore("recv.0", 2)],
-        input=0,
-        output=1,
-        checks=Checks.UNBALANCED,
+def test_one_queue_has_one_processor_at_a_time() -> None:
+    """Two queues of event lists on one processor would be one list; a machine of four takes four. Device-model §5.4."""
+    names = ["one", "two"]
+    waits = [Row(0, queue, signals=[(0, i, 1)], waits=[]) for i, queue in enumerate((0, 4))]
+    rows = [*waits, *(Row(0, queue, waits=[(i, 1, 1)]) for i, queue in enumerate((0, 4)))]
+    refuse(
+        schedule_of(rows, names, ranks=1), "TOP_SP 3: 2 queues of one operation at once, and an event list runs alone"
     )
-    refuse(schedule, "wait twice for one semaphore")
+    other = [Row(0, 0, signals=[(0, 0, 1)]), Row(0, 3, signals=[(0, 1, 1)])]
+    other += [Row(0, 0, waits=[(0, 1, 1)]), Row(0, 3, waits=[(1, 1, 1)])]
+    assert emit(schedule_of(other, names, ranks=1), ONE, PLATFORMS[TRN2])
 
 
-def test_a_member_without_rows_is_refused() -> None:
-    rank = np.array([1])
-    block = Block(rank=rank, queue=0, leaf=Leaf.DIRECT_COPY, size=64, sources=[Place(0, 0)], targets=[Place(1, 0)])
-    buffers = [Buffer("input", 64, user=True), Buffer("output", 64, user=True)]
-    schedule = assemble([block], ranks=2, buffers=buffers, semaphores=[], input=0, output=1)
-    refuse(schedule, "member 0 has no rows")
+@pytest.mark.parametrize("folds", [3, 5, 6, 7, 12])
+def test_folds_share_what_an_event_counts(folds: int) -> None:
+    """An event counts 16 for each signal, so the folds are 1, 2, 4, 8 or 16. Device-model §5.5."""
+    rows = Rows(sizes=(640,), folds=folds, channel=False)
+    with pytest.raises(UnsupportedError, match=f"{folds} folds share what a mesh event counts; use 1, 2, 4, 8 or 16"):
+        _ = rows.image
+    _ = replace(rows, channel=True).image
+
+
+def test_trn1_writes_to_one_place() -> None:
+    """Its engine has no replication. Sdma §1."""
+    schedule = pair(sources=[Place(0, 0)], targets=[Place(1, 0), Place(1, 64)])
+    error = refuse(schedule, "sunda writes to one place at a time; use two rows", platform=TRN1)
+    assert "row 0 (rank 0 channel 0" in str(error)
+    assert error.source is not None
+    assert emit(schedule, TWO, PLATFORMS[TRN2])
 
 
 def test_a_schedule_without_rows_is_refused() -> None:
@@ -129,7 +101,7 @@ def test_folds_are_engines(folds: int) -> None:
 def test_a_row_leaves_the_gap_of_the_ring() -> None:
     """4080 descriptors of 4096: the 16-slot guard. Device-model §3, ring size; sdma §14.6."""
     _ = Rows(sizes=(4079 * 65536,)).image
-    with pytest.raises(UnsupportedError, match=r"needs 4081 descriptors on one fold.*use more folds") as caught:
+    with pytest.raises(UnsupportedError, match=r"needs 4081 descriptors on one of 1 folds.*use more folds") as caught:
         _ = Rows(sizes=(4080 * 65536,)).image
     assert caught.value.source is not None
     assert caught.value.source.page == "sdma"
@@ -164,14 +136,26 @@ def test_buffers_fit_the_memory_of_a_rank() -> None:
             emit(larger, request, PLATFORMS[platform])
 
 
-@pytest.mark.parametrize(("platform", "most"), [(TRN1, 16), (TRN2, 16)])
-def test_an_engine_has_16_queues(platform: str, most: int) -> None:
-    """Channel c uses queue c mod 16, and no two share one."""
-    order = ((0, 1),)
-    ring = Ring(platform_name=platform, groups=((0, 1),), orders=order * most, count=64)
-    assert len(ring.images) == 2
-    with pytest.raises(UnsupportedError, match=r"17 channels: an engine has 16 queues"):
-        _ = replace(ring, orders=order * (most + 1)).images
+@pytest.mark.parametrize("folds", [1, 2, 8])
+def test_16_engines_have_16_queues_each(folds: int) -> None:
+    """Channel c uses queue c mod 16 of the (c div 16)-th set of engines, and no two share one. Sdma §1."""
+    most = min(16 // folds * 16, 24)
+    ring = Ring(groups=((0, 1),), orders=((0, 1),) * most, count=64, folds=folds)
+    used = {index for kind, index in table(ring.images[0]) if kind is Section.TX}
+    assert used == {(c // 16 * folds + fold) * 16 + c % 16 for c in range(most) for fold in range(folds)}
+
+
+def test_the_engines_have_no_more_queues() -> None:
+    """Sixteen folds use every engine for sixteen channels, ten folds do not fit twice."""
+    for folds, orders in ((16, 17), (10, 17)):
+        ring = Ring(groups=((0, 1),), orders=((0, 1),) * orders, count=64, folds=folds)
+        with pytest.raises(
+            UnsupportedError, match=rf"{orders} queues of {folds} folds: 16 engines of 16 queues"
+        ) as caught:
+            _ = ring.images
+        assert caught.value.source is not None
+    with pytest.raises(UnsupportedError, match="take at most 16"):
+        _ = ring.images
 
 
 @pytest.mark.parametrize(("platform", "slots"), [(TRN1, 18), (TRN2, 24)])
@@ -199,7 +183,7 @@ def test_fewer_credits_than_sends_before_the_first_receive_and_one_are_refused(h
 
 def test_a_slot_program_fits_its_region() -> None:
     """0x8000 bytes of SPAD: rows that alternate cannot repeat. Device §2.3."""
-    sizes = (64, 70_000) * 2050
+    sizes = (64, 70_000) * 2050  # each fold has two descriptors of one row, and three of the next
     with pytest.raises(UnsupportedError, match=r"TOP_SP 3 slot 0 overflow.*use a smaller size"):
         _ = Rows(sizes=sizes).image
 

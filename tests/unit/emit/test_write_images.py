@@ -13,13 +13,13 @@ from tests.images import Ring
 
 from rota.emit import write_images
 from rota.errors import UsageError
-from rota.request import parse_request
 
 RING = Ring()
+HEAD = {"platform": "trn2.48xlarge", "seed": 7, "collectives": [{"request": RING.request.to_text()}]}
 
 
 def write(directory: Path, ring: Ring = RING) -> None:
-    write_images(directory, ring.images, ring.request, ring.platform, b"words")
+    write_images(directory, ring.images, ring.request.members, head=HEAD, words=b"words")
 
 
 def content(directory: Path) -> dict[str, bytes]:
@@ -27,7 +27,7 @@ def content(directory: Path) -> dict[str, bytes]:
 
 
 def test_images_words_and_a_manifest(tmp_path: Path) -> None:
-    """The manifest names each file with its machine rank, size and digest, and the request as text."""
+    """The manifest says what it is told, its schema, and names each file with its machine rank, size and digest."""
     write(tmp_path / "out")
     found = content(tmp_path / "out")
     manifest = json.loads(found.pop("manifest.json"))
@@ -37,8 +37,9 @@ def test_images_words_and_a_manifest(tmp_path: Path) -> None:
     for entry in manifest["images"]:
         assert entry["size"] == len(found[entry["name"]])
         assert entry["sha256"] == hashlib.sha256(found[entry["name"]]).hexdigest()
-    assert manifest["platform"] == "trn2.48xlarge"
-    assert parse_request(manifest["request"]) == RING.request
+    assert (manifest.pop("schema"), manifest.pop("words")) == (2, "words.bin")
+    del manifest["images"]
+    assert manifest == HEAD
 
 
 def test_parents_are_made_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -50,6 +51,18 @@ def test_an_empty_directory_is_filled(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     write(tmp_path / "out")
     assert len(content(tmp_path / "out")) == 5
+
+
+@pytest.mark.parametrize("schema", [1, 2])
+def test_a_directory_of_an_earlier_version_is_replaced(tmp_path: Path, schema: int) -> None:
+    """Those of schema 1 were ours too; what says another number is left alone."""
+    write(tmp_path / "out")
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest | {"schema": schema}))
+    write(tmp_path / "out")
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest | {"schema": 3}))
+    with pytest.raises(UsageError, match="name a new directory"):
+        write(tmp_path / "out")
 
 
 def test_its_own_directory_is_replaced(tmp_path: Path) -> None:

@@ -128,7 +128,8 @@ def test_offsets_count() -> None:
 
 def test_unknown_tensors_and_sizes() -> None:
     """A tensor no definition has is refused; one without a size is noted."""
-    assert refused(neff(word(output_id=2))) == "it writes tensor 2, and sg00/def.json has tensors 0 to 1"
+    says = "unknown tensor handle 2: the word writes it, and sg00/def.json declares 0 to 1"
+    assert refused(neff(word(output_id=2))) == says
     tensors = variables(a=32, b=32)
     del tensors["b"]["size"]
     (job,) = jobs(neff(word(), var=tensors))

@@ -132,14 +132,14 @@ def test_a_large_tensor_number_is_refused() -> None:
 
 
 def test_words_of_a_machine() -> None:
-    """Equal words of one job are one word with all groups; every word has tensors of its own, or one when in place."""
+    """Equal words of one job are one word with all groups; words that name one tensor do so in the container, too."""
     trn2 = load_platform("trn2.48xlarge")
     a, b = encode_word(word()), encode_word(word(ids=(5, 5)))
     neff = read_neff(neff_of([(0, a, ((0, 1),)), (0, a, ((2, 3),)), (1, a, ((0, 1),)), (2, b, FOUR)], trn2))
     (section,) = neff.sections
     assert (neff.target, neff.header["virtual_core"]) == ("cayman", 2)
     words = stream_of(section.instructions[0]).words
-    assert [(each.input_id, each.output_id) for each in words] == [(0, 1), (2, 3), (4, 4)]
+    assert [(each.input_id, each.output_id) for each in words] == [(0, 1), (0, 1), (2, 2)]
     assert [section.groups[each.group_id] for each in words] == [PAIRS, ((0, 1),), FOUR]
 
 
