@@ -480,7 +480,7 @@ def parse_request(data: bytes) -> tuple[tuple[Asked, ...], int]:
     for line in lines[2:]:
         parts = line.split(" ", 2)
         try:
-            if len(parts) < 3:
+            if len(parts) < 3 or not all(parts):
                 raise UsageError("fewer than three words")
             asked.append(Asked(parse_one(parts[2]), parts[0], parts[1]))
         except RotaError as error:

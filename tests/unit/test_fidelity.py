@@ -148,7 +148,7 @@ def test_every_row_has_a_source_and_a_confidence(found: Rows) -> None:
         ("select.subtypes.RDH_LIMIT", "58720256", "select §7.4", CONVENTION),
         ("select.subtypes.full_mesh.RS", "0 < size <= slots", "select §7.3", CONVENTION),
         ("select.rules.can_kangaring", "rule: ", "select §5.3", HIGH),
-        ("emit.rings.RING_SIZE", "4096", "sdma §14.6", HIGH),
+        ("emit.collective.RING_SIZE", "4096", "sdma §14.6", HIGH),
         ("schedule.ir.MAX_SOURCES", "32", "design §2 (20)", CONVENTION),
         ("frontends.hlo_text.ELEMENT_SIZES", "'pred': 1", "interchange §4.5", HIGH),
         ("simulate.cost.CCE_SLOWDOWN", "2", "platforms §2, DMA compute", MEDIUM),

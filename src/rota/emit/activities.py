@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from rota.columns import I64, Bool, freeze
+from rota.columns import I64, Bool, freeze, owners
 from rota.errors import UnsupportedError
 from rota.isa.enums import Algorithm, Pattern
 from rota.isa.network import PROXY_QUEUE
@@ -111,11 +111,12 @@ def activities(schedule: Schedule, algorithm: Algorithm | None) -> Activities:
     of_row[own] = place[np.searchsorted(found, key[own])]
     by_lane = own[np.argsort(schedule.lane[own], kind="stable")]
     lane, seen = schedule.lane[by_lane], of_row[by_lane]
-    if ((np.diff(seen) < 0) & (np.diff(lane) == 0)).any() or not _fits(schedule, of_row, ring_prefix, prefix):
-        found, of_row[own] = np.unique(schedule.rows.queue[own], return_inverse=True)
-        return _table(schedule, of_row, np.zeros(found.size, np.bool_), algorithm, names)
     rings = np.zeros(found.size, np.bool_)
     rings[place] = found & 1 == 1
+    returns = ((np.diff(seen) < 0) & (np.diff(lane) == 0)).any()
+    if returns or not (_fits(schedule, of_row, ring_prefix, prefix) and _reaches(schedule, of_row, rings, names)):
+        found, of_row[own] = np.unique(schedule.rows.queue[own], return_inverse=True)
+        return _table(schedule, of_row, np.zeros(found.size, np.bool_), algorithm, names)
     return _table(schedule, of_row, rings, algorithm, names)
 
 
@@ -205,6 +206,28 @@ def _fits(schedule: Schedule, of_row: I64, ring: Bool, prefix: I64) -> bool:
     )
     peers = np.unique(peers, axis=1)
     return bool(np.unique(peers[:2], axis=1).shape[1] == peers.shape[1])
+
+
+def _reaches(schedule: Schedule, of_row: I64, rings: Bool, names: list[str]) -> bool:
+    """Say whether plain ring channels read their own rank alone, and write there or to the rank they tell of data."""
+    matches = [_ROLE.fullmatch(name) for name in names]
+    role = np.array([match[2] if match else "" for match in matches], "U8")
+    plain = rings.copy()
+    inside = of_row >= 0
+    peers = np.isin(role, PEER_ROLES)[schedule.waits.semaphore] & inside[schedule.wait_row]
+    plain[of_row[schedule.wait_row[peers]]] = False
+    mine = np.append(plain, False)[of_row]
+    following = schedule.rows.rank.astype(np.int64)
+    walk = schedule.lane * (rings.size + 1) + of_row
+    told = np.flatnonzero((role[schedule.signals.semaphore] == RING_ROLES[0]) & mine[schedule.signal_row])
+    known, first = np.unique(walk[schedule.signal_row[told]], return_index=True)
+    if known.size:
+        at = np.minimum(np.searchsorted(known, walk), known.size - 1)
+        following = np.where(known[at] == walk, schedule.signals.rank[told[first]][at], following)
+    reads, writes = owners(schedule.sources.ptr), owners(schedule.targets.ptr)
+    pulls = schedule.sources.rank != schedule.rows.rank[reads]
+    away = (schedule.targets.rank != schedule.rows.rank[writes]) & (schedule.targets.rank != following[writes])
+    return not ((pulls & mine[reads]).any() or (away & mine[writes]).any())
 
 
 def _table(schedule: Schedule, of_row: I64, rings: Bool, algorithm: Algorithm | None, names: list[str]) -> Activities:

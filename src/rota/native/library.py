@@ -34,8 +34,8 @@ def kernels() -> ctypes.CDLL | None:
     """Return the library with the types of its functions set, or None where it was not built or is not wanted."""
     if not _WANTED.get():
         return None
-    folder = Path(__file__).parent
-    found = (folder / f"_kernels{suffix}" for suffix in EXTENSION_SUFFIXES)
+    folder = Path(__file__).parent / "built"  # no package, so that nobody imports what is no module
+    found = (folder / f"kernels{suffix}" for suffix in EXTENSION_SUFFIXES)
     path = next((path for path in found if path.exists()), None)
     return None if path is None else _opened(path)
 

@@ -134,6 +134,10 @@ def end(*semaphores: int) -> list[Row]:
     return [Row(rank, 0, step=99, waits=[(s, 1, 1) for s in semaphores]) for rank in (0, 1)]
 
 
+def move(source: int, target: int) -> dict[str, Any]:
+    return {"size": 64, "sources": [(source, INPUT, 0)], "targets": [(target, OUTPUT, 0)]}
+
+
 NAMES = ("recv.0", "credit.0")
 
 
@@ -153,15 +157,30 @@ FALLBACKS = {
         Row(0, 0, step=0, signals=[(1, 0, 1)]), Row(0, 0, step=1, signals=[(0, 0, 1)]),
         Row(0, 0, step=2, waits=[(0, 1, 1)]), Row(1, 0, step=2, waits=[(0, 1, 1)]),
     ],
+    "data of another rank": [*start(0), *(Row(r, 0, step=1, waits=[(0, 1, 1)], **move(1 - r, r)) for r in (0, 1))],
+    "data for a rank that is not told": [
+        Row(0, 0, step=0, signals=[(0, 0, 1)]), Row(0, 0, step=1, waits=[(0, 1, 1)], **move(0, 1)),
+    ],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FALLBACKS)
 def test_rows_that_no_channel_can_do_are_an_event_list(name: str) -> None:
-    """A step of a ring takes one unit of data and one credit; a channel has one neighbour on either side. §5.2."""
+    """A step of a ring takes one unit of data and one credit; a channel has one neighbour on either side. §5.2.
+
+    It reads its own rank, and writes there or to the neighbour it tells.
+    """
     parts = activities(schedule_of(FALLBACKS[name], NAMES), Algorithm.RING)
     assert forms(parts) == [(0, 0, False, "MESH")], name
     assert parts.table[0].waited == tuple(sorted({s for row in FALLBACKS[name] for s, _, _ in row.waits}))
+
+
+def test_a_kangaring_reads_the_ranks_of_its_chip() -> None:
+    """Its primaries fetch what their peers have; that makes no event list of it. Device-model §5.2; compose §7."""
+    schedule = composed(Algorithm.KANGARING)
+    row = np.repeat(np.arange(len(schedule)), np.diff(schedule.sources.ptr))
+    assert (schedule.sources.rank != schedule.rows.rank[row]).any()
+    assert all(each.ring for each in activities(schedule, Algorithm.KANGARING).table)
 
 
 def test_a_channel_has_one_semaphore_of_each_role() -> None:
@@ -226,7 +245,7 @@ def test_a_semaphore_that_two_queues_wait_on_is_refused() -> None:
         activities(schedule_of(rows, ("shared",)), None)
 
 
-@settings(max_examples=60)
+@settings(max_examples=35)
 @given(schedule=schedules(most_rows=12), names=st.permutations(["recv.0", "credit.0", "ready.0", "event"]))
 def test_activities_are_a_partition_that_keeps_the_order_of_queues(schedule: Schedule, names: list[str]) -> None:
     """Each row is in one activity, of its queue; entries of a lane never go back; a list knows what it waits for."""

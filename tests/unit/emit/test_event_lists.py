@@ -224,7 +224,7 @@ def slow_script(stages: Stages, lane: int) -> Iterator[tuple[str, Any]]:
             busy = False
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(schedule=schedules(most_rows=12))
 def test_a_list_does_what_its_starts_are(schedule: Schedule) -> None:
     """Record after record, in the order of the queue, and nothing else; whole waits only."""

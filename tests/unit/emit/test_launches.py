@@ -251,7 +251,7 @@ def _of_lane(schedule: Schedule, parts: Any, lane: int, weight: list[int], most:
     return out
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(
     schedule=schedules(most_rows=12),
     names=st.permutations(["recv.0", "event", "x.credit", "other"]),

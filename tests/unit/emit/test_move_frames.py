@@ -77,7 +77,7 @@ def check(stages: Stages, fold: int = 0) -> None:
     assert (tx.size, rx.size) == tuple(len(side) // DESCRIPTOR_SIZE + 1 for side in want)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     dtype=st.sampled_from(DTYPES),
     op=st.sampled_from([Op.ADD, Op.MAX, Op.MIN, Op.FMA]),

@@ -124,7 +124,7 @@ def shapes(draw: Any, *, replication: bool = True, dtype: Dtype = Dtype.BFLOAT16
     return size, sources, draw(st.integers(1, 4)) if replication else 1, op
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     data=st.data(), folds=st.sampled_from(FOLDS), dtype=st.sampled_from(DTYPES), platform=st.sampled_from([TRN2, TRN1])
 )
@@ -137,7 +137,7 @@ def test_every_byte_is_written_once_by_the_right_sources(data: Any, folds: int, 
         check_row(stages, row)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(sizes=st.lists(st.integers(1, 1 << 22) | st.integers(1, 200), min_size=1, max_size=20), folds=st.integers(1, 16))
 def test_folds_cut_rows_at_granules(sizes: list[int], folds: int) -> None:
     """Shares follow each other from the first byte to the last, begin at multiples of 32, and differ by one granule."""
@@ -151,7 +151,7 @@ def test_folds_cut_rows_at_granules(sizes: list[int], folds: int) -> None:
     assert (granules.max(axis=1) - granules.min(axis=1) <= 1).all()
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(data=st.data(), folds=st.sampled_from(FOLDS), dtype=st.sampled_from(DTYPES))
 def test_all_folds_have_as_many_descriptors(data: Any, folds: int, dtype: Dtype) -> None:
     """TX and RX counts of a start hold for each of its folds; the slot program has one number for all. Sdma §15."""

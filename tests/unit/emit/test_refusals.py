@@ -56,15 +56,14 @@ def pair(
 
 def test_one_queue_has_one_processor_at_a_time() -> None:
     """Two queues of event lists on one processor would be one list; a machine of four takes four. Device-model §5.4."""
-    names = ["one", "two"]
-    waits = [Row(0, queue, signals=[(0, i, 1)], waits=[]) for i, queue in enumerate((0, 4))]
-    rows = [*waits, *(Row(0, queue, waits=[(i, 1, 1)]) for i, queue in enumerate((0, 4)))]
-    refuse(
-        schedule_of(rows, names, ranks=1), "TOP_SP 3: 2 queues of one operation at once, and an event list runs alone"
-    )
-    other = [Row(0, 0, signals=[(0, 0, 1)]), Row(0, 3, signals=[(0, 1, 1)])]
-    other += [Row(0, 0, waits=[(0, 1, 1)]), Row(0, 3, waits=[(1, 1, 1)])]
-    assert emit(schedule_of(other, names, ranks=1), ONE, PLATFORMS[TRN2])
+
+    def lists(*queues: int) -> Schedule:
+        tells = [Row(0, queue, signals=[(0, i, 1)]) for i, queue in enumerate(queues)]
+        waits = [Row(0, queue, waits=[(i, 1, 1)]) for i, queue in enumerate(queues)]
+        return schedule_of([*tells, *waits], ["one", "two"], ranks=1)
+
+    refuse(lists(0, 4), "TOP_SP 3: 2 queues of one operation at once, and an event list runs alone")
+    assert emit(lists(0, 3), ONE, PLATFORMS[TRN2])
 
 
 @pytest.mark.parametrize("folds", [3, 5, 6, 7, 12])

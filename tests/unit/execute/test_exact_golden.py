@@ -1,4 +1,4 @@
-"""The golden of `rota run DIR`: inputs of which every sum is exact, and what a collective makes of them, element by element.
+"""The golden of `rota run DIR`: inputs of which every sum is exact, and what a collective makes of them.
 
 Compared with `tests.exact`, which states every collective by plain loops.
 """
@@ -33,9 +33,8 @@ def ask(kind: EncOp, dtype: Dtype, groups: Any, op: CceType | None = None, **mor
     """Return a request of a few elements, each rank's share different from the others'."""
     ranks = len(groups[0])
     if kind in (EncOp.PERMUTE, EncOp.PERMUTE_REDUCE):
-        more["pairs"] = tuple(
-            (group[i], group[(i + 1) % ranks]) for group in groups for i in range(ranks - (ranks > 2))
-        )
+        ring = [(group[i], group[(i + 1) % ranks]) for group in groups for i in range(ranks)]
+        more["pairs"] = tuple(ring[: len(ring) - (ranks > 2)])  # not a whole ring, where that leaves any
     if kind in (EncOp.BROADCAST, EncOp.REDUCE):
         more["root"] = ranks - 1
     if op is CceType.FMA:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from tests.conftest import TWINS_ONLY
 
+import rota
 from rota.native import library
 from rota.native.library import LEVELS, describe, kernels, without_kernels
 
@@ -51,8 +53,15 @@ def test_the_version_says_it_without_numpy() -> None:
     assert numpy == "False"
 
 
+def test_all_modules_can_be_imported() -> None:
+    """The library is no Python module, and nothing that walks the package takes it for one."""
+    names = {module.name for module in pkgutil.walk_packages(rota.__path__, "rota.")}
+    assert "rota.native.library" in names
+    assert not any("built" in name or name.endswith("kernels") for name in names)
+
+
 def test_a_file_that_is_no_library_is_not_used(tmp_path: Path) -> None:
     """A library of another machine, or of another source, means numpy, not a crash."""
-    broken = tmp_path / "_kernels.abi3.so"
+    broken = tmp_path / "kernels.abi3.so"
     broken.write_bytes(b"not a library")
     assert library._opened(broken) is None
