@@ -206,7 +206,7 @@ def run(
         UnsupportedError, VerifyError, StuckError: as the stages do.
     """
     how = how or How()
-    _check_memory(request, how.settings)
+    check_memory(request, how.settings)
     made = prove(request, platform, how, watch=watch)
     made = replace(made, schedule=runnable(made.schedule))
     inputs = make_inputs(made.request, np.random.default_rng(how.seed))
@@ -215,8 +215,7 @@ def run(
     accuracy = watch("golden", measure(made.request, inputs, expected))
     timing = watch("simulate", predict(made.schedule, made.request, platform))
     warnings = list(wiring_warnings(made))
-    if exceeds_exact_integers(made.request, inputs):
-        warnings.append("values above 2^24 were met: an integer reduced through float32 is no longer exact")
+    warnings += number_warnings(made.request, inputs)
     return Outcome(made, matches, because, accuracy, timing, tuple(dict.fromkeys(warnings)))
 
 
@@ -232,6 +231,13 @@ def runnable(schedule: Schedule) -> Schedule:
 def wiring_warnings(made: Composed) -> tuple[str, ...]:
     """Return what is worth saying about how the groups of a collective are wired."""
     return tuple(dict.fromkeys(warning for wiring in made.plan.wirings for warning in wiring.warnings))
+
+
+def number_warnings(request: Request, inputs: Array) -> tuple[str, ...]:
+    """Return what is worth saying about the numbers of a collective."""
+    if not exceeds_exact_integers(request, inputs):
+        return ()
+    return ("values above 2^24 were met: an integer reduced through float32 is no longer exact",)
 
 
 def _selector(platform: Platform, how: How) -> Selector:
@@ -290,7 +296,7 @@ _COPIES: Final = 4  # of all buffers: execute, device, inputs and results
 _SHARE: Final = 0.8  # of the machine's memory
 
 
-def _check_memory(request: Request, settings: Settings) -> None:
+def check_memory(request: Request, settings: Settings) -> None:
     """Refuse what cannot fit before anything is built."""
     slots = settings.slots * min(settings.chunk, request.size // request.ranks + 64)
     needs = _COPIES * len(request.members) * (request.input_size + request.output_size + slots)

@@ -30,7 +30,7 @@ from rota.isa.dtypes import numpy_dtype
 from rota.isa.enums import Algorithm, CceType
 from rota.isa.image import BufferUse, Section
 from rota.machine.platform import Platform
-from rota.pipeline import Composed, Outcome, Watch, ignore, runnable, wiring_warnings
+from rota.pipeline import Composed, Outcome, Watch, ignore, number_warnings, runnable, wiring_warnings
 from rota.request import Request
 from rota.request import parse_request as parse_one
 from rota.schedule.ir import Buffer, Schedule
@@ -426,11 +426,13 @@ def run_program(
     ranks = tuple(sorted({rank for step in steps for rank in step.made.request.members}))
     inputs = make_program_inputs(asked_of(steps), ranks, seed, exact=False)
     accuracies: list[Accuracy] = []
+    warnings: list[tuple[str, ...]] = []
 
     def do(number: int, given: Array) -> Array:
         request = steps[number].made.request
         result = execute(steps[number].made.schedule, given, scales=request.scales)
         accuracies.append(measure(request, given, result))
+        warnings.append((*wiring_warnings(steps[number].made), *number_warnings(request, given)))
         return result
 
     expected = watch("execute", _forward(asked_of(steps), ranks, inputs, do))
@@ -447,10 +449,10 @@ def run_program(
         sees = None if observe is None else observe(loaded, device)
         got = watch("device", device.run_program(given, disturbance=disturbance, observe=sees))
     outcomes = []
-    for step, accuracy in zip(steps, accuracies, strict=True):
+    for step, accuracy, said in zip(steps, accuracies, warnings, strict=True):
         same = same_bytes(got[step.output], expected[step.output]) if got else None
         timing = predict(step.made.schedule, step.made.request, platform)
-        outcomes.append(Outcome(step.made, same, because, accuracy, timing, wiring_warnings(step.made)))
+        outcomes.append(Outcome(step.made, same, because, accuracy, timing, said))
     return Ran(tuple(outcomes), resources, because)
 
 

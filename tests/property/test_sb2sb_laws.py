@@ -160,7 +160,7 @@ def test_every_type_is_moved_as_it_is(data: st.DataObject, dtype: Dtype) -> None
 @given(data=st.data())
 def test_words_cut_a_move_without_gap_or_overlap(data: st.DataObject) -> None:
     """The words' elements, one after the other, are the move's, and none has more than 256."""
-    move = data.draw(moves(sender=0, receiver=1, most=5000))
+    move = data.draw(moves(sender=0, receiver=1, most=2500))
     words = decode_section(b"".join(sb2sb_words(move.source, move.target, arch="mariana")))
     assert all(1 <= word.src.elements == word.dst.elements <= 256 for word in words)
     for name, tensor in (("src", move.source), ("dst", move.target)):

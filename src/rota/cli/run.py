@@ -152,8 +152,9 @@ def _rows(
 
 
 def _prove(job: Job, request: Request, platform: Platform, how: How) -> list[Composed]:
-    from rota.pipeline import prove, split
+    from rota.pipeline import check_memory, prove, split
 
+    check_memory(request, how.settings)
     progress = Progress(f"{place(job)}{job.kind}")
     return [prove(part, platform, how, watch=progress) for part in split(request, platform, how)]
 

@@ -274,6 +274,10 @@ def _signals(
     words = np.frombuffer(image.page, "<u4")
     value = words[sources.offset // _WORD].astype(np.int64)
     refuse((value == 0) | (value > MAX_VALUE), sources.offset, "word that is added", "1 to 2^31 - 1", value)
+    idle = words.copy()
+    idle[sources.offset // _WORD] = 0
+    idle[RING // _WORD : (RING + 2 * count * DESCRIPTOR_SIZE) // _WORD] = 0
+    refuse(idle != 0, _WORD * np.arange(idle.size), "page of the barrier", "0 where nothing is read", idle)
     places: Places = resolve(world, index, rx["buf_ptr"], at[count:], "target of a signal")
     target = semaphore_index(world, places, Window.INC, at[count:], "target of a signal")
     identity = target % SEMAPHORES
