@@ -37,6 +37,7 @@ from rota.schedule.ir import Buffer, Schedule
 from rota.schedule.rotate import rotated
 from rota.select.admission import over_switch
 from rota.simulate.engine import predict
+from rota.verify.program import COMMUNICATORS, COMMUNICATORS_SOURCE
 
 _SWITCH: Final = frozenset({"MESH", "SINGLE_STEP_MESH", "LATENCY_OPT_MESH", "BW_OPT_MESH"})
 _TITLE: Final = "rota request 1"
@@ -176,6 +177,12 @@ def load_program(
     made = emit_program(
         collectives, machine, declared, platform, folds=folds, extra=extra, orders=own, partitions=partitions
     )
+    if made.resources.communicators > COMMUNICATORS:
+        raise UnsupportedError(
+            f"a rank is in {made.resources.communicators} groups, and a program takes {COMMUNICATORS} communicators; "
+            "use fewer partitions, or split the program",
+            source=COMMUNICATORS_SOURCE,
+        )
     return Loaded(ranks, made.images, made.resources, made.entries)
 
 
@@ -439,6 +446,8 @@ def run_program(
     got: Mapping[str, U8] = {}
     resources, because = None, ""
     try:
+        if not any(len(step.made.schedule) for step in steps):
+            raise UnsupportedError("no rank moves anything: there is nothing to load")
         loaded = watch("emit", load_program(steps, platform, words=words, seed=seed, orders=orders))
     except UnsupportedError as error:
         because = str(error)

@@ -329,3 +329,23 @@ def test_the_device_has_the_tensors_by_name() -> None:
     assert [asked.output for asked in asked_of(steps)] == ["t0.out", "t1.out"]
     assert asked_of(steps)[0] == Asked(made(AR).request, "t0.in", "t0.out")
     assert replace(steps[0], input="x") == Step(made(AR), "x", "t0.out")
+
+
+def test_a_rank_is_in_at_most_twelve_groups() -> None:
+    """Compose §1.1, NEC_MAX_COMM_N: a program whose rank is in more groups is refused in one sentence."""
+    how = How(any_group=True, verify=False)
+    made = [
+        prove(Request(EncOp.ALLGATHER, Dtype.FP32, 4, ((0, other),)), load_platform("trn2.48xlarge"), how)
+        for other in range(4, 56, 4)
+    ]
+    assert load_program(steps_of(made[:12]), load_platform("trn2.48xlarge")).resources.communicators == 12
+    with pytest.raises(UnsupportedError, match="a rank is in 13 groups, and a program takes 12 communicators"):
+        load_program(steps_of(made), load_platform("trn2.48xlarge"))
+
+
+def test_a_program_in_which_nothing_moves_runs_on_arrays_alone() -> None:
+    """Groups of one rank in place have no rows: there is nothing to load, and the result is right."""
+    request = Request(EncOp.ALLREDUCE, Dtype.FP32, 4, ((0,), (1,)), CceType.ADD, in_place=True)
+    ran = run_program([prove(request, load_platform("trn2.48xlarge"))], load_platform("trn2.48xlarge"))
+    assert (ran.resources, ran.not_on_device) == (None, "no rank moves anything: there is nothing to load")
+    assert [outcome.accuracy.max_ulp for outcome in ran.outcomes] == [0]

@@ -158,11 +158,7 @@ def emit_program(
 
 
 def _communicators(collectives: Sequence[Collective]) -> int:
-    """Return how many groups the member that is in most of them is in.
-
-    Raises:
-        UnsupportedError: more than a rank can be in.
-    """
+    """Return how many groups the member that is in most of them is in."""
     groups = {tuple(members) for each in collectives for members in each.groups}
     count: dict[int, int] = {}
     for members in groups:

@@ -7,12 +7,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
+from rota.emit.image import MANIFEST, SCHEMA
 from rota.errors import UsageError
-
-MANIFEST: Final = "manifest.json"
-SCHEMA: Final = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,12 @@ from functools import cached_property
 from typing import Final
 
 from rota.errors import UsageError
+from rota.facts import HIGH, Source
 from rota.verify.findings import Finding, few
 
 COMMUNICATORS: Final = 12
-"""Replica groups that a rank can be in, NEC_MAX_COMM_N. Source: compose §1.1, high."""
+COMMUNICATORS_SOURCE: Final = Source("compose", "1.1", HIGH)
+"""Replica groups that a rank can be in, NEC_MAX_COMM_N."""
 STREAMS: Final = 4
 """Streams of a rank, NEC_MAX_STREAM_N. Source: compose §1.1, high."""
 
