@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import mmap
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -64,3 +66,46 @@ def running_count(keys: Array) -> I64:
     out = np.empty(keys.size, np.int64)
     out[order] = position - start
     return out
+
+
+def equal_bytes(one: U8, other: U8) -> bool:
+    """Say whether two rows of bytes are equal, a word at a time where they can be read so."""
+    if one.shape == other.shape and one.size % 8 == 0:
+        return np.array_equal(one.view(np.uint64), other.view(np.uint64))
+    return np.array_equal(one, other)
+
+
+class Workspace:
+    """Memory that one run after another works in, so that its pages are brought in once."""
+
+    def __init__(self) -> None:
+        self._held: U8 = np.empty(0, np.uint8)
+        self._used = 0
+
+    def zeros(self, size: int) -> U8:
+        """Return that many bytes, all 0, in large pages where the machine has them.
+
+        What an earlier call returned is written over.
+
+        Raises:
+            MemoryError: there is not as much.
+        """
+        if size > self._held.size:
+            self._held, self._used = np.empty(0, np.uint8), 0
+            self._held = _unused_pages(size)
+        self._held[: min(size, self._used)] = 0
+        self._used = max(size, self._used)
+        return self._held[:size]
+
+
+def _unused_pages(size: int) -> U8:
+    """Return zeros that take no memory before they are written, twice as many as asked for at most."""
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    try:
+        pages = mmap.mmap(-1, 1 << (size - 1).bit_length(), **private)
+    except (OSError, OverflowError) as error:
+        raise MemoryError(str(error)) from None
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, np.uint8)

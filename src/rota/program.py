@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rota.columns import I64, U8, Array
+from rota.columns import I64, U8, Array, Workspace, equal_bytes
 from rota.compose.switch.algorithms import compose_switch
 from rota.device.disturb import Disturbance
 from rota.device.model import Device, called, load
@@ -261,9 +261,13 @@ def make_program_inputs(asked: Sequence[Asked], ranks: Sequence[int], seed: int,
     for number, (each, fresh) in enumerate(zip(asked, _fresh(asked), strict=True)):
         request = each.request
         if fresh:
+            values = make(request, np.random.default_rng((seed, number)))
+            rows = _rows([place[rank] for rank in request.members], len(ranks))
+            if each.input not in out and rows == slice(None):
+                out[each.input] = values
+                continue
             shape = (len(ranks), request.input_size // request.itemsize)
             held = out.setdefault(each.input, np.zeros(shape, numpy_dtype(request.dtype)))
-            values = make(request, np.random.default_rng((seed, number)))
             held[[place[request.members[i]] for i in fresh]] = values[fresh].view(held.dtype)
     if exact:
         _keep_exact(asked, ranks, out, seed)
@@ -341,10 +345,11 @@ def _stays_exact(given: Array, total: Array, dtype: np.dtype[Any]) -> bool:
 
 def execute_program(steps: Sequence[Step], ranks: Sequence[int], inputs: Mapping[str, Array]) -> dict[str, U8]:
     """Return what the schedules of a program leave in every tensor they write, one after another on arrays."""
+    workspace = Workspace()
 
     def do(number: int, given: Array) -> Array:
         made = steps[number].made
-        return execute(made.schedule, given, scales=made.request.scales)
+        return execute(made.schedule, given, scales=made.request.scales, workspace=workspace)
 
     return _forward(asked_of(steps), ranks, inputs, do)
 
@@ -357,20 +362,35 @@ def golden_program(asked: Sequence[Asked], ranks: Sequence[int], inputs: Mapping
 def _forward(
     asked: Sequence[Asked], ranks: Sequence[int], inputs: Mapping[str, Array], do: Callable[[int, Array], Array]
 ) -> dict[str, U8]:
-    """Carry tensors through a program; return those that are written as bytes, shape (ranks, bytes)."""
+    """Carry tensors through a program; return those that are written as bytes, shape (ranks, bytes).
+
+    Args:
+        do: carries out one collective; what it returns may be written over by the next call.
+    """
     place = {rank: i for i, rank in enumerate(ranks)}
     memory = {name: as_bytes(value) for name, value in inputs.items()}
     owned: set[str] = set()
     for number, each in enumerate(asked):
         rows = _rows([place[rank] for rank in each.request.members], len(ranks))
         result = as_bytes(do(number, memory[each.input][rows].view(numpy_dtype(each.request.dtype))))
+        held = memory.get(each.output)
+        if rows == slice(None) and (held is None or held.shape == result.shape):
+            memory[each.output] = _kept(result)
+            owned.discard(each.output)
+            continue
         if each.output not in owned:
-            before = memory.get(each.output)
-            memory[each.output] = np.zeros((len(ranks), result.shape[1]), np.uint8) if before is None else before.copy()
+            held = np.zeros((len(ranks), result.shape[1]), np.uint8) if held is None else held.copy()
+            memory[each.output] = held
             owned.add(each.output)
         memory[each.output][rows] = result
-        del result  # it may hold all the memory that it was made in
     return {name: memory[name] for name in dict.fromkeys(each.output for each in asked)}
+
+
+def _kept(rows: U8) -> U8:
+    """Return a copy, or one row in the place of all where they are equal, so that large results take little memory."""
+    if all(equal_bytes(rows[0], row) for row in rows[1:]):
+        return np.broadcast_to(rows[0].copy(), rows.shape)
+    return rows.copy()
 
 
 def _rows(places: list[int], count: int) -> slice | list[int]:
@@ -380,7 +400,7 @@ def _rows(places: list[int], count: int) -> slice | list[int]:
 
 def same_bytes(one: U8, other: U8) -> bool:
     """Say whether two arrays of shape (ranks, bytes) are equal, without a third one of their size."""
-    return one.shape == other.shape and all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    return one.shape == other.shape and all(equal_bytes(a, b) for a, b in zip(one, other, strict=True))
 
 
 def as_bytes(value: Array) -> U8:
@@ -432,12 +452,13 @@ def run_program(
     steps = steps_of([replace(each, schedule=runnable(each.schedule)) for each in made], tensors)
     ranks = tuple(sorted({rank for step in steps for rank in step.made.request.members}))
     inputs = make_program_inputs(asked_of(steps), ranks, seed, exact=False)
+    workspace = Workspace()
     accuracies: list[Accuracy] = []
     warnings: list[tuple[str, ...]] = []
 
     def do(number: int, given: Array) -> Array:
         request = steps[number].made.request
-        result = execute(steps[number].made.schedule, given, scales=request.scales)
+        result = execute(steps[number].made.schedule, given, scales=request.scales, workspace=workspace)
         accuracies.append(measure(request, given, result))
         warnings.append((*wiring_warnings(steps[number].made), *number_warnings(request, given)))
         return result
@@ -456,7 +477,7 @@ def run_program(
         device, disturbance = watch("load", loader(loaded))
         given = {name: as_bytes(value) for name, value in inputs.items()}
         sees = None if observe is None else observe(loaded, device)
-        got = watch("device", device.run_program(given, disturbance=disturbance, observe=sees))
+        got = watch("device", device.run_program(given, disturbance=disturbance, observe=sees, workspace=workspace))
     outcomes = []
     for step, accuracy, said in zip(steps, accuracies, warnings, strict=True):
         same = same_bytes(got[step.output], expected[step.output]) if got else None

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
-from rota.columns import I64, U8
+from rota.columns import I64, U8, Workspace
 from rota.device.world import World
 from rota.errors import UsageError
 from rota.isa.image import Section
 from rota.isa.semaphores import SEMAPHORES
 
-_TOUCHED: Final = 1 << 33  # bytes up to which memory is written at once, which is faster than page by page
-
 
 class Memory:
     """Bytes and semaphores of a world, at the values the images give them.
+
+    Args:
+        workspace: where the bytes lie.
 
     Raises:
         UsageError: there is not enough memory.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, workspace: Workspace) -> None:
         self.world = world
-        self.bytes: U8 = _zeros(int(world.memory_base[-1]))
+        size = int(world.memory_base[-1])
+        try:
+            self.bytes: U8 = workspace.zeros(size)
+        except MemoryError:
+            raise UsageError(
+                f"the ranks' memories take {size >> 20} MiB, more than there is here; use a smaller size"
+            ) from None
         self.semaphores: I64 = np.zeros(world.semaphores, np.int64)
         for i, image in enumerate(world.images):
             base = int(world.memory_base[i])
@@ -57,16 +62,3 @@ class Memory:
             for buffer in image.buffers
             if buffer.name == name
         ]
-
-
-def _zeros(size: int) -> U8:
-    try:
-        if size > _TOUCHED:
-            return np.zeros(size, np.uint8)
-        memory = np.empty(size, np.uint8)  # of large pages, which calloc does not ask for
-        memory.fill(0)
-        return memory
-    except MemoryError:
-        raise UsageError(
-            f"the ranks' memories take {size >> 20} MiB, more than there is here; use a smaller size"
-        ) from None

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 
 import numpy as np
 
-from rota.columns import I64, U8, Array
+from rota.columns import I64, U8, Array, Workspace
 from rota.device.barrier import BarrierDevice
 from rota.device.bracket import read_bracket
 from rota.device.checks import check
@@ -26,7 +27,7 @@ from rota.device.proxies import add_proxies
 from rota.device.random_order import run_random
 from rota.device.steps import Tables, decode_program
 from rota.device.stuck import left_over
-from rota.device.waves import run_waves
+from rota.device.waves import Work, prepare, run_waves
 from rota.device.world import World, build_world
 from rota.errors import StuckError, UsageError
 from rota.isa.image import BufferUse
@@ -40,7 +41,7 @@ class Order(Enum):
     RANDOM = "random"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Device:
     """All ranks of one program, loaded and checked."""
 
@@ -94,27 +95,36 @@ class Device:
         rng: np.random.Generator | None = None,
         disturbance: Disturbance | None = None,
         observe: Callable[[int, I64], None] | None = None,
+        workspace: Workspace | None = None,
     ) -> Mapping[str, U8]:
         """Run the program once: `run`, with any number of inputs and outputs, by the names of their buffers.
+
+        Args:
+            workspace: where the memories of the ranks lie, and what is returned; a new one without it.
 
         Raises:
             UsageError: inputs are missing, or of another shape.
             StuckError: nothing can move, or what ran left the machine in a state it must not end in.
         """
-        memory = Memory(self.world)
+        memory = Memory(self.world, workspace or Workspace())
         self._check_inputs(inputs)
         self._meet()
         for name, values in inputs.items():
             memory.fill(name, values)
         match order:
             case Order.WAVES:
-                run_waves(self.world, self.items, self.program, memory, disturbance=disturbance, observe=observe)
+                work = self._work
+                run_waves(self.world, self.items, self.program, work, memory, disturbance=disturbance, observe=observe)
             case Order.RANDOM:
                 rng = rng or np.random.default_rng(0)
                 run_random(self.world, self.items, self.program, memory, rng, disturbance=disturbance, observe=observe)
         self._check_end(memory, disturbance)
         self._meet()
         return {buffer.name: memory.read(buffer.name) for buffer in self.buffers(BufferUse.OUTPUT)}
+
+    @cached_property
+    def _work(self) -> Work:
+        return prepare(self.items, self.program)
 
     def _meet(self) -> None:
         """Bring all ranks together, from the bytes of their barrier; the host does it where these are not there."""

@@ -7,6 +7,7 @@ added there, so that a wave costs what happens in it. One wave is one tick.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from rota.device.disturb import Disturbance
 from rota.device.dma import Items
 from rota.device.memory import Memory
 from rota.device.program import WHOLE, Kind, Program
-from rota.device.runs import Runs, build_runs, build_signals, combine_of
+from rota.device.runs import Runs, Signals, build_runs, build_signals, combine_of
 from rota.device.stuck import stuck
 from rota.device.world import World
 from rota.native.arithmetic import Combine
@@ -24,25 +25,7 @@ from rota.native.runs import fold_runs
 Observe = Callable[[int, I64], None]
 
 
-def run_waves(
-    world: World,
-    items: Items,
-    program: Program,
-    memory: Memory,
-    *,
-    disturbance: Disturbance | None = None,
-    observe: Observe | None = None,
-) -> None:
-    """Run all machines to their ends.
-
-    Raises:
-        StuckError: steps are left and no gate holds.
-    """
-    faults = None if disturbance is None else _Faults(items, program, disturbance)
-    _Waves(world, items, program, memory, faults, observe).run()
-
-
-class _Gates:
+class Gates:
     """The gates of steps as arrays of one width; those a step has not are at a semaphore that is always 0."""
 
     def __init__(self, program: Program) -> None:
@@ -68,21 +51,54 @@ class _Gates:
         return held
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """What waves need of a program, whatever its memory holds: made once, for any number of runs."""
+
+    runs: Runs
+    signals: Signals
+    gates: Gates
+
+
+def prepare(items: Items, program: Program) -> Work:
+    """Merge the data of all launches into runs, and put the gates of steps side by side."""
+    return Work(build_runs(items, program), build_signals(items, program), Gates(program))
+
+
+def run_waves(
+    world: World,
+    items: Items,
+    program: Program,
+    work: Work,
+    memory: Memory,
+    *,
+    disturbance: Disturbance | None = None,
+    observe: Observe | None = None,
+) -> None:
+    """Run all machines to their ends.
+
+    Raises:
+        StuckError: steps are left and no gate holds.
+    """
+    faults = None if disturbance is None else _Faults(items, program, disturbance)
+    _Waves(world, items, program, work, memory, faults, observe).run()
+
+
 class _Waves:
     def __init__(
         self,
         world: World,
         items: Items,
         program: Program,
+        work: Work,
         memory: Memory,
         faults: _Faults | None,
         observe: Observe | None,
     ) -> None:
         self.world, self.items, self.program, self.memory = world, items, program, memory
         self.faults, self.observe = faults, observe
-        self.runs, self.signals = build_runs(items, program), build_signals(items, program)
-        self.gates = _Gates(program)
-        self.mover = _Mover(items, self.runs, memory)
+        self.signals, self.gates = work.signals, work.gates
+        self.mover = _Mover(items, work.runs, memory)
         self.semaphores = np.concatenate(
             [memory.semaphores, np.zeros(program.semaphores - world.semaphores + 1, np.int64)]
         )

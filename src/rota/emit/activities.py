@@ -192,11 +192,11 @@ def _fits(schedule: Schedule, of_row: I64, ring: Bool, prefix: I64) -> bool:
     step = np.stack([schedule.lane[row], rows.leg[row], rows.step[row], rows.part[row], role[semaphore]])[
         :, role[semaphore] >= 0
     ]
-    if np.unique(step, axis=1).shape[1] < step.shape[1]:
+    if _distinct(step).shape[1] < step.shape[1]:
         return False
     by_activity = np.stack([of_row[row], role[semaphore], semaphore])[:, role[semaphore] >= 0]
-    by_activity = np.unique(by_activity, axis=1)
-    if by_activity.size and np.unique(by_activity[:2], axis=1).shape[1] < by_activity.shape[1]:
+    by_activity = _distinct(by_activity)
+    if _distinct(by_activity[:2]).shape[1] < by_activity.shape[1]:
         return False
     signals = schedule.signals
     told = role[signals.semaphore]
@@ -204,8 +204,16 @@ def _fits(schedule: Schedule, of_row: I64, ring: Bool, prefix: I64) -> bool:
     peers = np.stack([lane, signals.semaphore, signals.rank])[:, (told >= 0) & (told < len(RING_ROLES))].astype(
         np.int64
     )
-    peers = np.unique(peers, axis=1)
-    return bool(np.unique(peers[:2], axis=1).shape[1] == peers.shape[1])
+    peers = _distinct(peers)
+    return bool(_distinct(peers[:2]).shape[1] == peers.shape[1])
+
+
+def _distinct(columns: I64) -> I64:
+    """Return the different columns of a table."""
+    ordered = columns[:, np.lexsort(columns)]
+    fresh = np.ones(ordered.shape[1], np.bool_)
+    fresh[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
+    return ordered[:, fresh]
 
 
 def _reaches(schedule: Schedule, of_row: I64, rings: Bool, names: list[str]) -> bool:

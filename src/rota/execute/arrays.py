@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rota.columns import I64, U8, Array, pointers
+from rota.columns import I64, U8, Array, Workspace, pointers
 from rota.errors import UsageError
 from rota.native.arithmetic import Combine, move_pieces
 from rota.schedule.ir import Op, Schedule
@@ -28,7 +28,9 @@ COMBINE: Final = {
 }
 
 
-def execute(schedule: Schedule, inputs: Array, *, scales: Sequence[float] = ()) -> Array:
+def execute(
+    schedule: Schedule, inputs: Array, *, scales: Sequence[float] = (), workspace: Workspace | None = None
+) -> Array:
     """Run a schedule and return what it leaves in the output buffers.
 
     Rows run in blocks of the stored order that do not depend on each other, which is one legal execution.
@@ -36,6 +38,7 @@ def execute(schedule: Schedule, inputs: Array, *, scales: Sequence[float] = ()) 
     Args:
         inputs: shape (ranks, elements of the input buffer); its dtype is the wire dtype.
         scales: of rows with op FMA: one for all ranks, or one for each position of a group, as a request has them.
+        workspace: where the memories of the ranks lie, and what is returned; a new one without it.
 
     Returns:
         Shape (ranks, elements of the output buffer), same dtype. `inputs` is left as it was.
@@ -51,9 +54,9 @@ def execute(schedule: Schedule, inputs: Array, *, scales: Sequence[float] = ()) 
         )
     factors = _factors(schedule, scales)
     base = _bases(schedule)
-    memory = np.zeros((schedule.ranks, int(base[-1])), np.uint8)
-    given = np.ascontiguousarray(inputs).view(np.uint8).reshape(schedule.ranks, want)
-    memory[:, base[schedule.input] : base[schedule.input] + want] = given
+    memory = (workspace or Workspace()).zeros(schedule.ranks * int(base[-1])).reshape(schedule.ranks, -1)
+    for held, given in zip(memory[:, base[schedule.input] : base[schedule.input] + want], inputs, strict=True):
+        held[:] = np.ascontiguousarray(given).view(np.uint8)
     _run(schedule, memory.reshape(-1), base, inputs.dtype, factors)
     start, size = int(base[schedule.output]), schedule.buffers[schedule.output].size
     return memory[:, start : start + size].view(inputs.dtype)

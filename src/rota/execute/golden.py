@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from rota.columns import Array
+from rota.columns import Array, equal_bytes
 from rota.isa.dtypes import numpy_dtype
 from rota.isa.enums import CceType, EncOp
 from rota.request import EXACT_INTEGER, Request
@@ -22,7 +22,9 @@ from rota.request import EXACT_INTEGER, Request
 _FOLD: Final = {CceType.ADD: np.add, CceType.FMA: np.add, CceType.MAX: np.maximum, CceType.MIN: np.minimum}
 _ALIKE: Final = frozenset({EncOp.ALLREDUCE, EncOp.ALLGATHER, EncOp.BROADCAST})  # every output is the same
 _HALVES: Final = frozenset({EncOp.PERMUTE_REDUCE, EncOp.PERMUTE_REDUCE_IMPLICIT})  # their inputs are two operands
-_BLOCK: Final = 1 << 20  # elements compared at a time
+_BLOCK: Final = 1 << 16  # elements compared at a time, which stay in cache
+_DRAWN: Final = 1 << 16  # random elements drawn at a time, which stay in cache
+_WHOLE: Final = (1 << 64) - 1
 _INTEGER_SPAN: Final = 99
 _EXACT_BITS: Final = 11
 _EXACT_MOST: Final = 9  # largest of the whole numbers, and how many of them may meet at that size
@@ -71,13 +73,27 @@ def make_inputs(request: Request, rng: np.random.Generator) -> Array:
     operands = 2 if request.kind in _HALVES else 1
     weight = max(request.ranks, operands, math.ceil(sum(map(abs, _scales(request)))))
     if dtype.kind not in "iu":
-        scale = 0.5 ** (weight - 1).bit_length()
-        return ((rng.random(shape, np.float32) + np.float32(0.5)) * np.float32(scale)).astype(dtype)
+        return _uniform(shape, dtype, 0.5 ** (weight - 1).bit_length(), rng)
     if request.op is not None:
         most = min(_INTEGER_SPAN, max(1, np.iinfo(dtype).max // weight))
         return rng.integers(0, most, shape, endpoint=True).astype(dtype)
-    whole: Array = np.frombuffer(rng.bytes(shape[0] * shape[1] * dtype.itemsize), dtype).reshape(shape)
-    return whole
+    return rng.integers(0, 255, (shape[0], shape[1] * dtype.itemsize), np.uint8, endpoint=True).view(dtype)
+
+
+def _uniform(shape: tuple[int, int], dtype: np.dtype[Any], scale: float, rng: np.random.Generator) -> Array:
+    """Return floats of [0.5, 1.5) times a scale, drawn a block at a time; of 65,536 different ones for narrow types."""
+    out = np.empty(shape, dtype)
+    flat = out.reshape(-1)
+    steps = np.arange(1 << 16, dtype=np.float32) / (1 << 16)
+    table = ((steps + np.float32(0.5)) * np.float32(scale)).astype(dtype)
+    for start in range(0, flat.size, _DRAWN):
+        block = flat[start : start + _DRAWN]
+        if dtype.itemsize > 2:
+            block[:] = (rng.random(block.size, np.float32) + np.float32(0.5)) * np.float32(scale)
+        else:
+            drawn = rng.integers(0, _WHOLE, -(-block.size // 4), np.uint64, endpoint=True).view(np.uint16)
+            np.take(table, drawn[: block.size], out=block, mode="wrap")
+    return out
 
 
 def measure(request: Request, inputs: Array, outputs: Array) -> Accuracy:
@@ -93,7 +109,7 @@ def measure(request: Request, inputs: Array, outputs: Array) -> Accuracy:
         group_in, group_out = inputs[first:last], outputs[first:last]
         if request.kind in _ALIKE:
             raw = group_out.view(np.uint8)
-            same = all(np.array_equal(raw[0], raw[r]) for r in range(1, request.ranks))
+            same = all(equal_bytes(raw[0], raw[r]) for r in range(1, request.ranks))
             identical &= same
             group_out = group_out[:1] if same else group_out
         for result in _results(request, number, group_in, group_out):

@@ -11,7 +11,7 @@ Source: design §2 (2), conventions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ F32 = NDArray[np.float32]
 _GATHER_BELOW: Final = 4096  # bytes of a piece; above it a loop over slices moves faster than an index gather
 _IN_C_FROM: Final = 64  # bytes of a piece; smaller ones move as fast in one gather
 _COPIES_IN_C_FROM: Final = 1 << 16  # bytes of all pieces; below it a call costs more than numpy's copy
+_FOLDED_AT_ONCE: Final = 1 << 17  # bytes of each source that numpy folds at once
 _STAGE_BELOW: Final = 1024  # bytes of a piece; copying it once more then costs less than a place in a sort
 _WORDS: Final = (np.uint64, np.uint32, np.uint16, np.uint8)
 
@@ -169,21 +170,29 @@ def _stages(targets: I64, sources: I64, size: int) -> bool:
 def _by_piece(
     memory: U8, targets: I64, sources: I64, size: int, how: Combine, dtype: np.dtype[Any] | None, scales: F32 | None
 ) -> None:
-    parts = ([memory[at : at + size] for at in piece] for piece in sources.tolist())
     values: Iterable[Array]
     if how is Combine.COPY:
-        values = (part[0] for part in parts)
+        values = (memory[at : at + size] for at in sources[:, 0].tolist())
     else:
-        each = [()] * len(sources) if scales is None else scales
-        values = (
-            fold(how, [one.view(dtype or np.uint8) for one in part], scale).view(np.uint8)
-            for part, scale in zip(parts, each, strict=True)
-        )
+        values = _folded(memory, sources, size, how, dtype, scales)
     if _reads_what_is_written(targets, sources, size):
         values = [value.copy() if how is Combine.COPY else value for value in values]
     for piece, value in zip(targets.tolist(), values, strict=True):
         for at in piece:
             memory[at : at + size] = value
+
+
+def _folded(
+    memory: U8, sources: I64, size: int, how: Combine, dtype: np.dtype[Any] | None, scales: F32 | None
+) -> Iterator[Array]:
+    """Yield the value of each piece; as many are folded at once as stay in cache."""
+    together = max(1, _FOLDED_AT_ONCE // size)
+    for start in range(0, len(sources), together):
+        some = slice(start, start + together)
+        columns = sources[some].T.tolist()
+        parts = [np.concatenate([memory[at : at + size] for at in column]).reshape(-1, size) for column in columns]
+        factors = () if scales is None else scales[some].T[:, :, None]
+        yield from fold(how, [part.view(dtype or np.uint8) for part in parts], factors).view(np.uint8)
 
 
 def _reads_what_is_written(targets: I64, sources: I64, size: int) -> bool:
