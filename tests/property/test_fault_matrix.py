@@ -49,6 +49,7 @@ from rota.select.settings import Settings
 TRN2, NODES, POD = Machine("trn2.48xlarge"), Machine("trn2.48xlarge", 2), Machine("trn2u.48xlarge", 4)
 SWITCH, MANY, INF2 = Machine("trn3pds98", 2), Machine("trn2.48xlarge", 8), Machine("inf2.48xlarge")
 LEGS = Settings(hier_mode=1, chunk=256, slots=3, mesh_channel_buffer=2048)
+PIPELINED = Settings(hier_mode=1, chunk=128, hier_pipeline=2, mesh=False)
 KANGARING = Settings(chunk=192, kangaring_mode=1, hier_mode=2, mesh=False, hybrid_ring=False, rdh_mode=0)
 EVERY_OTHER = run(0, 24, 2)
 
@@ -72,6 +73,7 @@ FAMILIES = {
     "SINGLE_CYCLE_RING": Case(NODES, asked(AR, nodes(NODES, 0), 90), Settings(), Algorithm.SINGLE_CYCLE_RING),
     "TWO_STEP_POD_MESH": Case(POD, asked(AR, nodes(POD, 0), 4 * 40), Settings(), Algorithm.TWO_STEP_POD_MESH),
     "HIER RING RING": Case(NODES, asked(AR, nodes(NODES, *run(0, 4)), 8 * 20), LEGS, legs=(RING, RING)),
+    "HIER pipelined": Case(NODES, asked(AR, nodes(NODES, *run(0, 4)), 8 * 25), PIPELINED, legs=(RING, RING)),
     "HIER MESH MESH": Case(NODES, asked(AG, nodes(NODES, *run(0, 4)), 8 * 20), LEGS, legs=(MESH, MESH)),
     "LATENCY_OPT_MESH": Case(SWITCH, asked(AR, nodes(SWITCH, *run(0, 4)), 40), algorithm=Algorithm.LATENCY_OPT_MESH),
     "BW_OPT_MESH": Case(SWITCH, asked(AR, nodes(SWITCH, *run(0, 4)), 8 * 20), algorithm=Algorithm.BW_OPT_MESH),

@@ -2,14 +2,15 @@
 
 A queue's rows fall into activities, one after another; the i-th activities of all queues are the i-th control entry of
 the operation. Rows whose waits are those of a ring channel (data, credit, and the peers of a KangaRing) run as a
-channel; all others, and rows that no ring channel can express, as a list of mesh events. Queue q runs on stream
-processor S - 1 - q mod S. Source: device-model §4 and §5.4, conventions.
+channel; all others, and rows that no ring channel can express, as a list of mesh events. A queue may come back to a
+leg, as the chunks of a pipelined hierarchy do: each time is an activity, and they share semaphores and channel record.
+Queue q runs on stream processor S - 1 - q mod S. Source: device-model §4 and §5.4, conventions.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -42,6 +43,7 @@ class Activity:
         entry: of the operation, from 0.
         recv, credit, ready, done: semaphores of the schedule that a ring channel waits on; -1 where it has none.
         waited: semaphores of the schedule that an event list waits on, ascending.
+        shares: the first activity of the same leg, whose semaphores and record it has; -1 where that is itself.
     """
 
     queue: int
@@ -53,6 +55,7 @@ class Activity:
     ready: int = -1
     done: int = -1
     waited: tuple[int, ...] = ()
+    shares: int = -1
 
     @property
     def kangaring(self) -> bool:
@@ -67,7 +70,7 @@ class Activities:
     Attributes:
         table: by entry, then queue.
         of_row: index into `table` of each row of the schedule; -1 for rows of network proxies.
-        of_semaphore: index of the activity that waits on each semaphore; -1 for those that proxies wait on.
+        of_semaphore: index of the first activity that waits on each semaphore; -1 for those that proxies wait on.
     """
 
     table: tuple[Activity, ...]
@@ -78,6 +81,11 @@ class Activities:
     def entries(self) -> int:
         """Control entries of the operation; none where it has no rows."""
         return 1 + max((activity.entry for activity in self.table), default=-1)
+
+    @property
+    def homes(self) -> I64:
+        """Index of the activity whose semaphores and record each has."""
+        return np.array([i if each.shares < 0 else each.shares for i, each in enumerate(self.table)], np.int64)
 
     @property
     def listed(self) -> Bool:
@@ -109,15 +117,58 @@ def activities(schedule: Schedule, algorithm: Algorithm | None) -> Activities:
     place[order] = np.arange(found.size)
     of_row = np.full(len(schedule), -1, np.int64)
     of_row[own] = place[np.searchsorted(found, key[own])]
-    by_lane = own[np.argsort(schedule.lane[own], kind="stable")]
-    lane, seen = schedule.lane[by_lane], of_row[by_lane]
     rings = np.zeros(found.size, np.bool_)
     rings[place] = found & 1 == 1
-    returns = ((np.diff(seen) < 0) & (np.diff(lane) == 0)).any()
-    if returns or not (_fits(schedule, of_row, ring_prefix, prefix) and _reaches(schedule, of_row, rings, names)):
+    leg = np.arange(found.size)
+    by_lane = own[np.argsort(schedule.lane[own], kind="stable")]
+    lane, seen = schedule.lane[by_lane], of_row[by_lane]
+    fits = _fits(schedule, of_row, ring_prefix, prefix) and _reaches(schedule, of_row, rings, names)
+    if fits and ((np.diff(seen) < 0) & (np.diff(lane) == 0)).any():
+        visit, leg = _visits(lane, seen) if rings.any() else (lane[:0], leg[:0])
+        fits = leg.size > 0
+        of_row[by_lane] = visit if fits else 0
+    if not fits:
         found, of_row[own] = np.unique(schedule.rows.queue[own], return_inverse=True)
-        return _table(schedule, of_row, np.zeros(found.size, np.bool_), algorithm, names)
-    return _table(schedule, of_row, rings, algorithm, names)
+        leg = np.arange(found.size)
+        rings = np.zeros(found.size, np.bool_)
+    return _table(schedule, of_row, leg, rings, algorithm, names)
+
+
+def _visits(lane: I64, leg: I64) -> tuple[I64, I64]:
+    """Number the times that queues come to a leg, the same on every rank.
+
+    Args:
+        lane, leg: of each row, lane after lane in queue order.
+
+    Returns:
+        The number of each row's visit, and the leg of each visit, queue after queue in the order of its visits; none
+        where ranks come to the legs of a queue in different orders.
+    """
+    fresh = np.ones(lane.size, np.bool_)
+    fresh[1:] = (np.diff(lane) != 0) | (np.diff(leg) != 0)
+    begin = np.flatnonzero(fresh)
+    cuts = np.flatnonzero(np.diff(lane[begin])) + 1
+    walks = [tuple(walk.tolist()) for walk in np.split(leg[begin], cuts)]
+    queues = (lane[begin[np.append(0, cuts)]] & 255).tolist()
+    whole: dict[int, tuple[int, ...]] = {}
+    for queue, walk in zip(queues, walks, strict=True):
+        whole[queue] = max(whole.get(queue, ()), walk, key=len)
+    base, legs = {}, list[int]()
+    for queue in sorted(whole):
+        base[queue] = len(legs)
+        legs += whole[queue]
+    places = {pair: _places(pair[1], whole[pair[0]]) for pair in set(zip(queues, walks, strict=True))}
+    if not all(places.values()):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    number = [base[queue] + place for queue, walk in zip(queues, walks, strict=True) for place in places[queue, walk]]
+    return np.repeat(np.array(number, np.int64), np.diff(np.append(begin, lane.size))), np.array(legs, np.int64)
+
+
+def _places(walk: tuple[int, ...], whole: tuple[int, ...]) -> list[int]:
+    """Return where the legs of a walk are in a longer one, in order; none where they are not."""
+    left = iter(enumerate(whole))
+    found = [next((place for place, each in left if each == leg), -1) for leg in walk]
+    return [] if -1 in found else found
 
 
 def _prefixes(names: list[str]) -> tuple[I64, Bool]:
@@ -238,41 +289,45 @@ def _reaches(schedule: Schedule, of_row: I64, rings: Bool, names: list[str]) -> 
     return not ((pulls & mine[reads]).any() or (away & mine[writes]).any())
 
 
-def _table(schedule: Schedule, of_row: I64, rings: Bool, algorithm: Algorithm | None, names: list[str]) -> Activities:
+def _table(
+    schedule: Schedule, of_row: I64, leg: I64, rings: Bool, algorithm: Algorithm | None, names: list[str]
+) -> Activities:
     """Return these activities.
+
+    Args:
+        of_row: activity of each row. leg: of each activity. rings: of each leg.
 
     Raises:
         UnsupportedError: two queues wait on one semaphore.
     """
-    waits = schedule.waits
-    activity = of_row[schedule.wait_row]
-    pairs = (
-        np.unique(activity[activity >= 0] * len(names) + waits.semaphore[activity >= 0])
-        if names
-        else np.zeros(0, np.int64)
-    )
+    inside = of_row[schedule.wait_row] >= 0
+    activity, semaphore = of_row[schedule.wait_row[inside]], schedule.waits.semaphore[inside].astype(np.int64)
+    _, first_row = np.unique(np.append(-1, of_row), return_index=True)
+    queues = schedule.rows.queue[first_row[1:] - 1].tolist()
+    legs, first = np.unique(leg, return_index=True)
+    home = np.zeros(rings.size, np.int64)
+    home[legs] = first
     waited: dict[int, list[int]] = {}
     of_semaphore = np.full(len(names), -1, np.int64)
-    for pair in pairs.tolist():
-        index, semaphore = divmod(pair, len(names))
-        if of_semaphore[semaphore] >= 0:
-            one, other = (int(schedule.rows.queue[of_row == i][0]) for i in (of_semaphore[semaphore], index))
+    for pair in np.unique(leg[activity] * max(len(names), 1) + semaphore).tolist():
+        index, one = divmod(pair, len(names))
+        if of_semaphore[one] >= 0:
             raise UnsupportedError(
-                f"semaphore {names[semaphore]}: queues {one} and {other} wait on it, and it is on one stream "
-                "processor; use one semaphore for each"
+                f"semaphore {names[one]}: queues {queues[of_semaphore[one]]} and {queues[home[index]]} wait on it, "
+                "and it is on one stream processor; use one semaphore for each"
             )
-        waited.setdefault(index, []).append(semaphore)
-        of_semaphore[semaphore] = index
-    _, first = np.unique(of_row, return_index=True)
-    queues = schedule.rows.queue[first[-rings.size :]].tolist()
+        waited.setdefault(index, []).append(one)
+        of_semaphore[one] = home[index]
     turn: dict[int, int] = {}
-    count = {queue: queues.count(queue) for queue in queues}
-    table = []
-    for index, (queue, ring) in enumerate(zip(queues, rings.tolist(), strict=True)):
+    table: list[Activity] = []
+    for index, (queue, which) in enumerate(zip(queues, leg.tolist(), strict=True)):
         entry = turn.get(queue, 0)
         turn[queue] = entry + 1
-        mine = waited.get(index, [])
-        called = algorithm if count[queue] == 1 else None
+        if home[which] != index:
+            table.append(replace(table[home[which]], entry=entry, shares=int(home[which])))
+            continue
+        mine, ring = waited.get(which, []), bool(rings[which])
+        called = algorithm if queues.count(queue) == 1 else None
         if called in (None, Algorithm.HIER) or (PATTERN_OF_ALGORITHM[called] is Pattern.RING) is not ring:
             called = _family([names[i] for i in mine], ring)
         if not ring:

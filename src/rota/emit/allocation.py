@@ -90,6 +90,8 @@ class Allocator:
         self._check_turns(parts)
         for index in sorted(range(len(parts.table)), key=lambda i: (parts.table[i].queue, parts.table[i].entry)):
             activity = parts.table[index]
+            if activity.shares >= 0:
+                continue
             home = self.sps - 1 - activity.queue % self.sps
             if activity.ring:
                 own[index, :4] = self._take(home, 4)
@@ -106,6 +108,7 @@ class Allocator:
             ids = self._take(home, len(activity.waited) + 1)
             identity[list(activity.waited)], sp[list(activity.waited)] = ids[:-1], home
             own[index, 3] = ids[-1]
+        own, channel = own[parts.homes], channel[parts.homes]
         self._proxies(schedule, sp, identity)
         initial = np.array([semaphore.initial for semaphore in schedule.semaphores], np.int64)
         return Shape(parts, sp, identity, own, channel, bool((initial[parts.listed] > 0).any()), self.sps)

@@ -72,6 +72,8 @@ class Collective:
 class Walks:
     """One entry per (lane, activity) of a collective: what one stream processor of one member runs in one entry.
 
+    Activities of one leg have the same neighbours and peers.
+
     Attributes:
         member: of the program. start: first of its starts; one longer than the others.
         following, preceding: of a ring channel, the members it sends to and receives from; itself where it has none.
@@ -253,14 +255,16 @@ def _check_credits(schedule: Schedule, parts: Activities, starts: Launches) -> N
     """
     credit = np.array([activity.credit for activity in parts.table], np.int64)
     initial = np.append([semaphore.initial for semaphore in schedule.semaphores], 0)[credit]
-    walk = starts.walk
+    order, walk = _legs(parts, starts)
     begin = np.flatnonzero(np.diff(walk, prepend=-1))
-    received = np.cumsum(starts.receives)
-    early: Bool = received - (received - starts.receives)[begin][walk] == 0
-    before = np.bincount(walk[early & starts.sends], minlength=begin.size)
+    receives, sends_too = starts.receives[order], starts.sends[order]
+    received = np.cumsum(receives)
+    early: Bool = received - (received - receives)[begin][walk] == 0
+    before = np.bincount(walk[early & sends_too], minlength=begin.size)
+    begin = order[begin]
     has = initial[starts.activity[begin]]
-    flows = np.bincount(walk[starts.receives], minlength=begin.size) > 0
-    sends = np.bincount(walk[starts.sends], minlength=begin.size)
+    flows = np.bincount(walk[receives], minlength=begin.size) > 0
+    sends = np.bincount(walk[sends_too], minlength=begin.size)
     short = starts.ring[begin] & flows & (has > 0) & (has <= before) & (has < sends)
     if short.any():
         one = int(np.argmax(short))
@@ -279,9 +283,10 @@ def _walks(done: Plan) -> Walks:
         UnsupportedError: a KangaRing has other than 1 or 3 peers.
     """
     schedule, starts, parts, member = done.of.schedule, done.starts, done.parts, done.of.member
-    walk = starts.walk
-    begin = np.flatnonzero(np.diff(walk, prepend=-1))
-    own = member[starts.rank[begin]]
+    order, ordered = _legs(parts, starts)
+    leg = np.empty(order.size, np.int64)
+    leg[order] = ordered
+    own = member[starts.rank[order[np.flatnonzero(np.diff(ordered, prepend=-1))]]]
     following, preceding = own.copy(), own.copy()
     signals = schedule.signals
     launch = done.owner[schedule.signal_row]
@@ -289,19 +294,29 @@ def _walks(done: Plan) -> Walks:
         named = np.zeros(len(schedule.semaphores), np.bool_)
         named[[i for a in parts.table if a.ring and (i := int(getattr(a, role))) >= 0]] = True
         chosen = named[signals.semaphore] & (launch >= 0)
-        out[walk[launch[chosen]]] = member[signals.rank[chosen].astype(np.int64)]
-    peers = np.full((begin.size, 3), -1, np.int64)
-    primary = np.zeros(begin.size, np.bool_)
+        out[leg[launch[chosen]]] = member[signals.rank[chosen].astype(np.int64)]
+    peers = np.full((own.size, 3), -1, np.int64)
+    primary = np.zeros(own.size, np.bool_)
     told = np.flatnonzero(peer_signals(schedule, parts) & (launch >= 0))
     done_semaphores = [a.done for a in parts.table if a.done >= 0]
     if told.size:
-        pairs = np.unique(np.stack([walk[launch[told]], member[signals.rank[told].astype(np.int64)]]), axis=1)
+        pairs = np.unique(np.stack([leg[launch[told]], member[signals.rank[told].astype(np.int64)]]), axis=1)
         place = np.arange(pairs.shape[1]) - np.searchsorted(pairs[0], pairs[0])
-        count = np.bincount(pairs[0], minlength=begin.size)
-        primary[walk[launch[told[np.isin(signals.semaphore[told], done_semaphores)]]]] = True
+        count = np.bincount(pairs[0], minlength=own.size)
+        primary[leg[launch[told[np.isin(signals.semaphore[told], done_semaphores)]]]] = True
         odd = primary & ~np.isin(count, (1, 3)) | ((count > 1) & ~primary)
         if odd.any():
-            queue, found = starts.queue[begin][np.argmax(odd)], count[np.argmax(odd)]
+            queue, found = starts.queue[leg == np.argmax(odd)][0], count[np.argmax(odd)]
             raise UnsupportedError(f"KangaRing channel {queue}: {found} peers, and a record has 1 or 3")
         peers[pairs[0], place] = pairs[1]
-    return Walks(own, starts.activity[begin], np.append(begin, walk.size), following, preceding, peers, primary)
+    begin = np.flatnonzero(np.diff(starts.walk, prepend=-1))
+    of = leg[begin]
+    ends = np.append(begin, starts.lane.size)
+    return Walks(own[of], starts.activity[begin], ends, following[of], preceding[of], peers[of], primary[of])
+
+
+def _legs(parts: Activities, starts: Launches) -> tuple[I64, I64]:
+    """Return the starts lane after lane, leg after leg, and the number of the (lane, leg) each of them is of."""
+    key = starts.lane * max(len(parts.table), 1) + parts.homes[starts.activity]
+    order = np.argsort(key, kind="stable")
+    return order, np.cumsum(np.diff(key[order], prepend=-1) != 0) - 1

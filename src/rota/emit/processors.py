@@ -358,7 +358,8 @@ def _channel(member: int, sp: int, done: Emitted, walk: int, at: Placement) -> b
 
 def _peers(done: Emitted, activity: int) -> int:
     """Return how many peers a primary of a KangaRing channel has."""
-    chosen = done.walks.primary & (done.walks.activity == activity)
+    homes = done.plan.parts.homes
+    chosen = done.walks.primary & (homes[done.walks.activity] == homes[activity])
     return int((done.walks.peers[chosen] >= 0).sum(axis=1).max(initial=1))
 
 

@@ -25,6 +25,8 @@ from rota.select.settings import Settings
 TRN2 = Machine("trn2.48xlarge")
 TWO = Machine("trn2.48xlarge", 2)
 RINGS = (Algorithm.RING, Algorithm.KANGARING)
+RING_RING = (Algorithm.RING, Algorithm.RING)
+PIPELINED = Settings(hier_mode=1, chunk=128, hier_pipeline=2, mesh=False)
 LISTS = (Algorithm.MESH, Algorithm.SINGLE_STEP_MESH, Algorithm.INTRA_RDH)
 
 
@@ -199,6 +201,35 @@ def test_a_name_in_front_tells_legs_apart() -> None:
     parts = activities(schedule_of(rows, names), Algorithm.HIER)
     assert forms(parts) == [(0, 0, True, "RING"), (0, 1, True, "RING")]
     assert [(each.recv, each.credit) for each in parts.table] == [(0, 1), (2, 3)]
+
+
+def test_the_chunks_of_a_pipeline_come_back_to_a_channel() -> None:
+    """Each time is a control entry of its own; all of a leg share its semaphores, and every row is in one of them."""
+    case = Case(TWO, Turns().request(AR, (nodes(TWO, *run(0, 4)),), 200), PIPELINED, None, RING_RING)
+    schedule = prove(case.request, TWO.platform, replace(case.how, verify=False)).schedule
+    parts = activities(schedule, Algorithm.HIER)
+    first = [(each.entry, each.ring, each.shares) for each in parts.table if each.queue == 0]
+    assert first == [(0, True, -1), (1, False, -1), (2, True, 0), (3, False, 1), (4, True, -1), (5, True, -1)]
+    for index, each in enumerate(parts.table):
+        home = parts.table[each.shares] if each.shares >= 0 else each
+        assert replace(each, entry=home.entry, shares=home.shares) == home
+        mine = schedule.waits.semaphore[parts.of_row[schedule.wait_row] == index]
+        assert (parts.of_semaphore[mine] == parts.homes[index]).all()
+    for lane in np.unique(schedule.lane):
+        assert (np.diff(parts.of_row[schedule.lane == lane]) >= 0).all()
+
+
+def test_ranks_that_come_to_legs_in_other_orders_have_one_list() -> None:
+    """No control entry could stand for both orders."""
+    names = ("a.recv", "a.credit", "b.two")
+    rows = [
+        Row(rank, 0, leg=leg, signals=[] if later else [(rank, 2 * leg, 1)], waits=[(2 * leg, 1, 1)] if later else [])
+        for rank, legs in ((0, (0, 1)), (1, (1, 0)))
+        for later in (False, True)
+        for leg in legs
+    ]
+    parts = activities(schedule_of(rows, names, ranks=2), Algorithm.HIER)
+    assert forms(parts) == [(0, 0, False, "MESH")]
 
 
 def test_a_queue_that_comes_back_to_a_leg_is_one_list() -> None:
