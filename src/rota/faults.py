@@ -23,8 +23,9 @@ from rota.errors import UsageError, VerifyError
 from rota.isa.dtypes import short_name
 from rota.isa.image import DIGEST_SIZE, HEADER, PRESET, SECTION, Section
 from rota.isa.semaphores import SEMAPHORES
+from rota.isa.streams import STREAMS
 from rota.request import KIND_NAMES, Request
-from rota.verify.program import COMMUNICATORS, STREAMS, Call, Program, find_program
+from rota.verify.program import COMMUNICATORS, Call, Program, find_program
 
 _MOST: Final = 1 << 31  # of a number in a fault
 _DIGITS: Final = 10

@@ -32,6 +32,7 @@ from rota.select.force import extension_choice, forced_choice, neutral
 from rota.select.settings import Settings
 from rota.simulate.engine import Timing, predict
 from rota.verify import executable, verify
+from rota.verify.program import COMMUNICATORS
 
 T = TypeVar("T")
 EXTENSION: Final = "EXTENSION"
@@ -60,6 +61,8 @@ class How:
         extensions: also do what the runtime does not: broadcast, reduce, permute_reduce.
         verify: prove every schedule.
         seed: of the inputs.
+        streams: collective streams of the program.
+        communicators: groups that a rank can be in.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -70,6 +73,8 @@ class How:
     extensions: bool = False
     verify: bool = True
     seed: int = 0
+    streams: int = 1
+    communicators: int = COMMUNICATORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +247,7 @@ def number_warnings(request: Request, inputs: Array) -> tuple[str, ...]:
 
 def _selector(platform: Platform, how: How) -> Selector:
     settings = how.settings if how.algorithm is None else neutral(how.settings)
-    return Selector(platform, settings, any_group=how.any_group)
+    return Selector(platform, settings, streams=how.streams, any_group=how.any_group)
 
 
 def _select(selector: Selector, request: Request, how: How) -> Plan:

@@ -48,11 +48,12 @@ _SMALLER: Final = ((3, False), (1, False), (1, True), (0, False))
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One collective of a program, and the tensors it reads and writes, by name; one and the same in place."""
+    """One collective of a program, the tensors it reads and writes, by name; one and the same in place; its stream."""
 
     made: Composed
     input: str
     output: str
+    stream: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +94,14 @@ def load_checked(loaded: Loaded) -> tuple[Device, Disturbance | None]:
     return called(load(loaded.images), loaded.ranks), None
 
 
-def steps_of(made: Sequence[Composed], tensors: Sequence[tuple[str, str]] = ()) -> tuple[Step, ...]:
+def steps_of(
+    made: Sequence[Composed], tensors: Sequence[tuple[str, str]] = (), streams: Sequence[int] = ()
+) -> tuple[Step, ...]:
     """Return collectives as the steps of a program.
 
     Args:
         tensors: what each reads and writes; one and the same in place. Without them each has tensors of its own.
+        streams: of each; all are of stream 0 without them.
 
     Raises:
         UnsupportedError: a collective is in place and its schedule is not.
@@ -109,7 +113,9 @@ def steps_of(made: Sequence[Composed], tensors: Sequence[tuple[str, str]] = ()) 
             raise UnsupportedError(
                 f"{each.algorithm} reads tensor {reads} and writes {writes}: it is composed otherwise"
             )
-    return tuple(Step(each, reads, writes) for each, (reads, writes) in zip(made, tensors, strict=True))
+    streams = streams or [0] * len(made)
+    every = zip(made, tensors, streams, strict=True)
+    return tuple(Step(each, reads, writes, stream) for each, (reads, writes), stream in every)
 
 
 def load_program(
@@ -120,6 +126,7 @@ def load_program(
     seed: int = 0,
     folds: int = DEFAULT_FOLDS,
     orders: Orders | None = None,
+    communicators: int = COMMUNICATORS,
 ) -> Loaded:
     """Lower collectives to one program.
 
@@ -127,11 +134,14 @@ def load_program(
         words: instruction words they come from, kept in the images for people.
         seed: of the inputs with which the images are checked.
         orders: machine ranks whose program is another one, wrongly: the collectives in the order in which they do them.
+        communicators: groups that a rank can be in.
 
     Raises:
-        UsageError: a tensor is used with two sizes.
+        UsageError: a tensor is used with two sizes, or written on one stream and used on another.
         UnsupportedError: the program needs more than the machine has.
     """
+    _check_streams(steps)
+    turn = sorted(range(len(steps)), key=lambda i: steps[i].stream)  # stream after stream, as EMIT takes them
     ranks = tuple(sorted({rank for step in steps for rank in step.made.request.members}))
     place = {rank: i for i, rank in enumerate(ranks)}
     machine = np.array(ranks, np.int64)
@@ -139,14 +149,14 @@ def load_program(
     tensors = _tensors(steps)
     declared = [Declared(Buffer(name, size, user=True), use) for name, (size, use) in tensors.items()]
     number = {name: i for i, name in enumerate(tensors)}
-    shapes: dict[tuple[Request, str, int], int] = {}
-    scratch: dict[tuple[Request, str], I64] = {}
-    turns: Counter[tuple[Request, str]] = Counter()
+    shapes: dict[tuple[Request, str, int, int], int] = {}
+    scratch: dict[tuple[Request, str, int], I64] = {}
+    turns: Counter[tuple[Request, str, int]] = Counter()
     runs: Counter[int] = Counter()
     collectives = []
-    for step in steps:
+    for step in (steps[i] for i in turn):
         request = step.made.request
-        alike = request, step.made.algorithm
+        alike = request, step.made.algorithm, step.stream
         half = turns[alike] % 2 if _takes_halves(step.made) else 0
         shape = shapes.setdefault((*alike, half), len(shapes))
         member = np.array([place[rank] for rank in request.members], np.int64)
@@ -166,24 +176,45 @@ def load_program(
                 groups=[[place[rank] for rank in group] for group in request.groups],
                 shape=shape,
                 turn=runs[shape],
+                stream=step.stream,
             )
         )
         turns[alike] += 1
         runs[shape] += 1
     asked = request_text(asked_of(steps), seed)
     extra = [(Section.REQUEST, 0, asked), *([(Section.WORDS, 0, words)] if words else [])]
-    own = {place[rank]: order for rank, order in (orders or {}).items()}
-    partitions = [step.made.request.groups for step in steps]
+    at = {number: i for i, number in enumerate(turn)}
+    own = {place[rank]: [at.get(order[i], order[i]) for i in turn] for rank, order in (orders or {}).items()}
+    partitions = [steps[i].made.request.groups for i in turn]
     made = emit_program(
         collectives, machine, declared, platform, folds=folds, extra=extra, orders=own, partitions=partitions
     )
-    if made.resources.communicators > COMMUNICATORS:
+    if made.resources.communicators > communicators:
         raise UnsupportedError(
-            f"a rank is in {made.resources.communicators} groups, and a program takes {COMMUNICATORS} communicators; "
+            f"a rank is in {made.resources.communicators} groups, and a program takes {communicators} communicators; "
             "use fewer partitions, or split the program",
             source=COMMUNICATORS_SOURCE,
         )
-    return Loaded(ranks, made.images, made.resources, made.entries)
+    return Loaded(ranks, made.images, made.resources, tuple(made.entries[at[i]] for i in range(len(steps))))
+
+
+def _check_streams(steps: Sequence[Step]) -> None:
+    """Refuse what depends on an order that streams have not.
+
+    Raises:
+        UsageError: a tensor is written on one stream and used on another.
+    """
+    users: dict[str, set[int]] = {}
+    for step in steps:
+        for name in (step.input, step.output):
+            users.setdefault(name, set()).add(step.stream)
+    for step in steps:
+        others = sorted(users[step.output] - {step.stream})
+        if others:
+            raise UsageError(
+                f"tensor {step.output}: written on stream {step.stream} and used on stream {others[0]}, and nothing "
+                "orders streams; use one stream for both"
+            )
 
 
 def _tensors(steps: Sequence[Step]) -> dict[str, tuple[int, BufferUse]]:
@@ -430,26 +461,28 @@ def run_program(
     platform: Platform,
     *,
     tensors: Sequence[tuple[str, str]] = (),
+    streams: Sequence[int] = (),
     words: bytes = b"",
     seed: int = 0,
     observe: Observer | None = None,
     loader: Loader = load_checked,
     orders: Orders | None = None,
+    communicators: int = COMMUNICATORS,
     watch: Watch = ignore,
 ) -> Ran:
     """Run proved collectives one after another on arrays, and as one program on one device model; compare and time.
 
     Args:
-        tensors: as `steps_of` takes them.
+        tensors, streams: as `steps_of` takes them.
         observe: is given the program and the device it is loaded on, and returns what sees each tick of its run.
         loader: puts the program on a device, and says what goes wrong when it runs.
-        orders: as `load_program` takes them.
+        orders, communicators: as `load_program` takes them.
 
     Raises:
         UsageError: a tensor is used with two sizes.
         StuckError: the device cannot go on.
     """
-    steps = steps_of([replace(each, schedule=runnable(each.schedule)) for each in made], tensors)
+    steps = steps_of([replace(each, schedule=runnable(each.schedule)) for each in made], tensors, streams)
     ranks = tuple(sorted({rank for step in steps for rank in step.made.request.members}))
     inputs = make_program_inputs(asked_of(steps), ranks, seed, exact=False)
     workspace = Workspace()
@@ -469,7 +502,8 @@ def run_program(
     try:
         if not any(len(step.made.schedule) for step in steps):
             raise UnsupportedError("no rank moves anything: there is nothing to load")
-        loaded = watch("emit", load_program(steps, platform, words=words, seed=seed, orders=orders))
+        loaded = load_program(steps, platform, words=words, seed=seed, orders=orders, communicators=communicators)
+        loaded = watch("emit", loaded)
     except UnsupportedError as error:
         because = str(error)
     else:

@@ -300,6 +300,7 @@ class Job:
         pairs: (source, target) of a permute, also of one whose pairs form no ring.
         operands: of each request, where instructions name tensors; none on the command line, in HLO, and in SBUF.
         tensors: names of what each request reads and writes in a program; none where it has tensors of its own.
+        stream: collectives of one stream run one after another, streams at the same time. streams: of its program.
     """
 
     kind: str
@@ -314,6 +315,8 @@ class Job:
     pairs: Pairs = ()
     operands: tuple[Operands, ...] = ()
     tensors: tuple[tuple[str, str], ...] = ()
+    stream: int = 0
+    streams: int = 1
 
 
 _TEXT: Final = re.compile(

@@ -33,7 +33,7 @@ def lower_command(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     platform = platform_of(arguments, settings)
     jobs, single = jobs_of(arguments, platform)
-    how = how_of(arguments, settings)
+    how = how_of(arguments, settings, jobs)
     made: list[_Part] = []
     requests = refused = 0
     for number, job in enumerate(bind_tensors(jobs)):
@@ -55,7 +55,7 @@ def lower_command(arguments: argparse.Namespace) -> int:
             made += [_Part(number, job, each, names) for each, names in zip(parts, tensors, strict=True)]
     if not made:
         return USAGE
-    _write(arguments, made, platform)
+    _write(arguments, made, platform, how)
     say_substitutions([(part.made.plan.selected.name, part.made.algorithm) for part in made])
     return WRONG if refused else OK
 
@@ -81,7 +81,7 @@ def _prove(job: Job, platform: Platform, how: How) -> list[list[Composed]]:
     return [[prove(part, platform, how, watch=progress) for part in parts] for parts in every]
 
 
-def _write(arguments: argparse.Namespace, made: list[_Part], platform: Platform) -> None:
+def _write(arguments: argparse.Namespace, made: list[_Part], platform: Platform, how: How) -> None:
     from rota.emit import write_images
     from rota.frontends.tensors import program_words
     from rota.program import load_program, steps_of
@@ -89,8 +89,9 @@ def _write(arguments: argparse.Namespace, made: list[_Part], platform: Platform)
 
     words = program_words([(part.job, part.made.request, part.tensors) for part in made])
     stream = b"".join(word for _, word in dict.fromkeys(zip((part.number for part in made), words, strict=True)))
-    steps = steps_of([part.made for part in made], [part.tensors for part in made])
-    loaded = load_program(steps, platform, words=stream, seed=arguments.seed)
+    tensors, streams = [part.tensors for part in made], [part.job.stream for part in made]
+    steps = steps_of([part.made for part in made], tensors, streams)
+    loaded = load_program(steps, platform, words=stream, seed=how.seed, communicators=how.communicators)
     said = _said(arguments, steps, words, loaded, platform)
     collectives = [
         {

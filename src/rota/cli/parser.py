@@ -202,6 +202,12 @@ def _composing(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also do what the runtime refuses: broadcast, reduce, permute_reduce, all_gather with --counts",
     )
+    command.add_argument(
+        "--communicators",
+        type=int,
+        metavar="N",
+        help="groups that a rank can be in: 12, or 16 in later releases of the runtime (default 12)",
+    )
 
 
 def _lower_arguments(command: argparse.ArgumentParser) -> None:

@@ -43,7 +43,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     platform = platform_of(arguments, settings)
     jobs, single = jobs_of(arguments, platform)
-    how = how_of(arguments, settings)
+    how = how_of(arguments, settings, jobs)
     check_writable(arguments.profile)
     recording = None if arguments.trace is None else Recording(arguments.trace)
     faults = Faults(arguments)
@@ -100,6 +100,7 @@ def _rows(
 
     asked: list[_Asked] = []
     tensors: list[tuple[str, str]] = []
+    streams: list[int] = []
     for job in jobs:
         for note in job.notes:
             talk(f"{place(job)}{note}")
@@ -118,6 +119,7 @@ def _rows(
                 asked.append((job, request, [], str(error)))
                 continue
             tensors += tensors_of(job, index, parts, number=len(asked))
+            streams += [job.stream] * len(parts)
             asked.append((job, request, parts, ""))
     made = [parts for _, _, parts, _ in asked]
     every = [each for parts in made for each in parts]
@@ -130,11 +132,13 @@ def _rows(
             every,
             platform,
             tensors=tensors,
+            streams=streams,
             words=words,
             seed=how.seed,
             observe=observe,
             loader=faults,
             orders=orders,
+            communicators=how.communicators,
             watch=Progress("program"),
         )
     faults.check_ran(ran.not_on_device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -43,7 +44,7 @@ def platform_of(arguments: argparse.Namespace, settings: Settings) -> Platform:
     return load_platform(arguments.platform, lnc=lnc, nodes=arguments.nodes, pod_mode=settings.ultraserver_mode)
 
 
-def how_of(arguments: argparse.Namespace, settings: Settings) -> How:
+def how_of(arguments: argparse.Namespace, settings: Settings, jobs: Sequence[Job] = ()) -> How:
     """Return how everything is decided, composed and run.
 
     Raises:
@@ -61,7 +62,18 @@ def how_of(arguments: argparse.Namespace, settings: Settings) -> How:
         extensions=arguments.extensions,
         verify=not getattr(arguments, "no_verify", False),
         seed=arguments.seed,
+        streams=max((job.streams for job in jobs), default=1),
+        communicators=_communicators(arguments),
     )
+
+
+def _communicators(arguments: argparse.Namespace) -> int:
+    from rota.verify.program import COMMUNICATORS, MOST_COMMUNICATORS
+
+    limit = getattr(arguments, "communicators", None)
+    if limit is not None and not 1 <= limit <= MOST_COMMUNICATORS:
+        raise UsageError(f"--communicators {limit}: expected 1 to {MOST_COMMUNICATORS}, the most of any release")
+    return COMMUNICATORS if limit is None else limit
 
 
 def groups_of(arguments: argparse.Namespace, platform: Platform) -> Groups | None:

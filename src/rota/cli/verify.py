@@ -32,10 +32,10 @@ def verify_command(arguments: argparse.Namespace) -> int:
         return _verify_text(arguments)
     settings = settings_of(arguments)
     platform = platform_of(arguments, settings)
-    how = how_of(arguments, settings)
     jobs, single = jobs_of(arguments, platform)
+    how = how_of(arguments, settings, jobs)
     records = [record for job in jobs for record in _verify_job(job, platform, how, single=single)]
-    program = [] if single else _program_findings(jobs, platform)
+    program = [] if single else _program_findings(jobs, platform, how.communicators)
     if arguments.json:
         document = {"schema": 1, "platform": platform.name, "nodes": platform.instances, "lnc": platform.lnc}
         print_lines([json.dumps(document | {"collectives": records, "program": program}, indent=1)])
@@ -132,23 +132,24 @@ def _record(
     }
 
 
-def _program_findings(jobs: tuple[Job, ...], platform: Platform) -> list[dict[str, Any]]:
+def _program_findings(jobs: tuple[Job, ...], platform: Platform, communicators: int) -> list[dict[str, Any]]:
     """Return what is wrong with the collectives of a file taken together: every rank enters all of its groups in order.
 
     Source: compose §1.1 for the limits.
     """
-    from rota.verify.program import COMMUNICATORS, STREAMS, Call, Program, find_program
+    from rota.isa.streams import STREAMS
+    from rota.verify.program import Call, Program, find_program
 
     calls: list[list[Call]] = [[] for _ in range(platform.ranks)]
     for job in jobs:
         for request in job.requests:
             for group in request.groups:
-                call = Call(job.kind, job.dtype, request.count, group)
+                call = Call(job.kind, job.dtype, request.count, group, job.stream)
                 for rank in group:
                     if rank < platform.ranks:
                         calls[rank].append(call)
     program = Program(tuple(map(tuple, calls)))
-    found = find_program(program, communicators=COMMUNICATORS, streams=STREAMS)
+    found = find_program(program, communicators=communicators, streams=STREAMS)
     return [_finding(finding.rule, finding.text) for finding in found]
 
 

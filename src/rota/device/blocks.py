@@ -97,8 +97,10 @@ def _expected(world: World, controls: Controls, rings: Rings, events: Events, co
     own = world.arch.semaphores(world.lane[controls.image] * world.sps + sp)
     prev = world.arch.semaphores(world.lane[controls.image] * world.sps + complete // SEMAPHORES % world.sps)
     passed = np.where(complete < 0, 0, prev + Window.INC + STRIDE * Reserved.COMPLETE_PREV)
-    last = np.max(np.where(controls.active, np.arange(controls.entries), -1), axis=1).reshape(-1, world.sps)
-    last = np.repeat(last.max(axis=1), world.sps)
+    host = world.host_of(np.arange(count))
+    latest = np.full(world.hosts, -1, np.int64)
+    np.maximum.at(latest, host, np.max(np.where(controls.active, np.arange(controls.entries), -1), axis=1))
+    last = latest[host]
     leads = (last >= 0) & controls.reporter[np.arange(count), np.maximum(last, 0)]
     return {
         "dma_alloc_bitmap": _allocations(count, rings, events),

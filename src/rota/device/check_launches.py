@@ -15,7 +15,7 @@ from rota.isa.semaphores import PARITIES
 
 
 def check_rings_apart(placed: Placed) -> None:
-    """Machines that may run at the same time share no ring: not in one entry, nor two processors in one chain.
+    """Machines that may run at the same time share no ring: of one entry, of two processors of a chain, of two streams.
 
     Raises:
         DecodeError: two of them do; at the control entry of the second.
@@ -27,7 +27,13 @@ def check_rings_apart(placed: Placed) -> None:
     pairs = np.unique(np.stack([folds.section, worker]), axis=1)
     section, worker = pairs
     chain = placed.tables.controls.chain[workers.entry[worker]]
-    for group, one in ((workers.entry[worker], worker), (chain, workers.processor[worker])):
+    stream = placed.world.host_of(workers.processor[worker]) % placed.world.streams
+    everywhere = np.zeros(worker.size, np.int64)
+    for group, one in (
+        (workers.entry[worker], worker),
+        (chain, workers.processor[worker]),
+        (everywhere, stream),
+    ):
         order = np.lexsort((one, group, section))
         same = (np.diff(section[order]) == 0) & (np.diff(group[order]) == 0) & (np.diff(one[order]) != 0)
         bad = np.zeros(workers.count, np.bool_)

@@ -36,6 +36,7 @@ from rota.isa.image import (
 from rota.isa.network import NETWORK_ALIGNMENT, SECTION_HEADER
 from rota.isa.semaphores import FIRST_FREE, LAST_FREE, MAX_VALUE
 from rota.isa.spad import CONTROL_REGION_SIZE, ENTRY_SIZE, SLOT_REGION_SIZE, SLOTS
+from rota.isa.streams import STREAMS
 
 _NAME_FIELD: Final = 32
 _FEED_WORD: Final = 4
@@ -85,6 +86,7 @@ class Image:
     lane: int
     lnc: int
     stream_processors: int
+    streams: int
     folds: int
     operations: int
     chains: int
@@ -143,6 +145,7 @@ def load_image(data: bytes, *, digests: bool = True) -> Image:
         lane=meta["lane"],
         lnc=meta["lnc"],
         stream_processors=meta["stream_processors"],
+        streams=meta["streams"],
         folds=meta["folds"],
         operations=meta["operations"],
         chains=meta["chains"],
@@ -209,6 +212,7 @@ def _check_meta(meta: Mapping[str, int], offset: int) -> Arch:
     most = arch.chips * arch.cores
     window = min(meta["lnc"] << arch.hbm_shift, MAX_MEMORY)
     most_entries = CONTROL_REGION_SIZE // ENTRY_SIZE
+    most_streams = min(STREAMS, meta["stream_processors"])
     laws = (
         ("ranks", 1 <= meta["ranks"] <= most, f"1 to {most}"),
         ("rank", meta["rank"] < meta["ranks"], f"below {meta['ranks']}"),
@@ -217,6 +221,7 @@ def _check_meta(meta: Mapping[str, int], offset: int) -> Arch:
         ("lnc", meta["lnc"] in (1, 2), "1 or 2"),
         ("lane", meta["lane"] < lanes, f"below {lanes}"),
         ("stream_processors", meta["stream_processors"] == meta["lnc"] * arch.sps_per_core, "the rank's TOP_SPs"),
+        ("streams", 1 <= meta["streams"] <= most_streams, f"1 to {most_streams}"),
         ("folds", 1 <= meta["folds"] <= isa.ENGINES, f"1 to {isa.ENGINES}"),
         ("operations", 1 <= meta["operations"] <= most_entries, f"1 to {most_entries}"),
         ("chains", meta["chains"] <= meta["operations"], f"at most {meta['operations']}, the operations"),

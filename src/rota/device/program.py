@@ -168,7 +168,8 @@ class Program:
         sp, entry = int(machines.sp[at]), int(machines.entry[at])
         match Kind(int(machines.kind[at])):
             case Kind.HOST:
-                return f"{rank} host before chain {place}"
+                of = f" of stream {int(machines.channel[at])}" if world.streams > 1 else ""
+                return f"{rank} host{of} before chain {place}"
             case Kind.WALK:
                 return f"{rank} TOP_SP {sp} entry {place}"
             case Kind.CHANNEL:
@@ -192,6 +193,6 @@ class Program:
             image, sp = divmod(flat, world.sps)
             return f"the end of what works on TOP_SP {sp} of rank {world.images[image].rank}"
         flat -= world.processors
-        if flat < len(world.images):
-            return f"the control walks of rank {world.images[flat].rank}"
+        if flat < world.hosts:
+            return f"the control walks of rank {world.images[flat // world.streams].rank}"
         return "its turn in the control table"

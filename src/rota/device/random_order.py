@@ -162,6 +162,13 @@ class _Run:
         self.section: list[int] = folds.section.tolist()
         self.item: list[int] = folds.item.tolist()
         self.count: list[int] = folds.count.tolist()
+        starter = program.machine[program.launches.step[folds.launch]]
+        self.stream = np.zeros(len(self.queues), np.int64)  # of a rank, that uses each queue
+        self.stream[folds.section] = self.world.host_of(self._processor(starter))
+
+    def _processor(self, machine: int | I64) -> I64:
+        machines = self.program.machines
+        return np.asarray(machines.image[machine] * self.world.sps + machines.sp[machine])
 
     def run(self) -> None:
         """Step until nothing can."""
@@ -263,13 +270,15 @@ class _Run:
             self._look(each)
 
     def _check_post(self, machine: int) -> None:
-        """When a rank posts, nothing that it has started is outstanding."""
-        image = int(self.program.machines.image[machine])
+        """When a stream of a rank posts, nothing that it has started is outstanding."""
+        machines = self.program.machines
+        image = int(machines.image[machine])
+        stream = self.world.host_of(self._processor(machine))
         sections = self.items.sections
         first, last = np.searchsorted(sections[:, 0], [image, image + 1]).tolist()
         for section in range(first, last):
             queue = self.queues[section]
-            if queue.next != queue.tail:
+            if queue.next != queue.tail and self.stream[section] == stream:
                 engine, number = divmod(int(sections[section, 1]) % SECTIONS, isa.QUEUES)
                 raise StuckError(
                     f"descriptor outstanding at completion: rank {self.world.images[image].rank} posts while engine "

@@ -85,11 +85,11 @@ class _Build:
         self.chains = int(controls.chain[-1]) + 1
         self.ended = world.semaphores
         self.walked = self.ended + world.processors
-        self.turn = self.walked + len(world.images)
+        self.turn = self.walked + world.hosts
         self.gates, self.adds, self.starts = _Table(), _Table(), _Table()
         self._posted()
         self._ring_rows()
-        hosts, walks = len(world.images), world.processors
+        hosts, walks = world.hosts, world.processors
         lists = ~workers.ring
         length = tables.events.length[workers.processor, workers.entry]
         count = np.concatenate(
@@ -105,11 +105,12 @@ class _Build:
         self.place = np.zeros(int(self.step[-1]), np.int64)
 
     def _posted(self) -> None:
-        """Find where each rank posts: `post_entry` by image and chain, -1 where the chain posts nothing there."""
+        """Find where each rank posts: `post_entry` by host and chain, -1 where its stream posts nothing there."""
         workers, chain = self.tables.workers, self.tables.controls.chain
-        self.post_entry = np.full((len(self.world.images), self.chains), -1, np.int64)
+        self.post_entry = np.full((self.world.hosts, self.chains), -1, np.int64)
         ends = np.flatnonzero(workers.ends)
-        self.post_entry[workers.image[ends], chain[workers.entry[ends]]] = workers.entry[ends]
+        host = self.world.host_of(workers.processor[ends])
+        self.post_entry[host, chain[workers.entry[ends]]] = workers.entry[ends]
 
     def _ring_rows(self) -> None:
         """Find the rows of ring channels, and where a step of its own takes the completion of the row before."""
@@ -126,18 +127,23 @@ class _Build:
         self.extra_in = np.bincount(self.owner, self.extra, workers.count).astype(np.int64)
 
     def hosts(self) -> None:
-        """Add the host of each rank: it triggers a chain on all processors when the chain before it has been posted."""
-        world, images = self.world, len(self.world.images)
-        image, chain = np.divmod(np.arange(images * self.chains), self.chains)
-        step = self.step[image] + chain
-        self.place[: images * (self.chains + 1)] = np.tile(np.arange(self.chains + 1), images)
-        processor = (image[:, None] * world.sps + np.arange(world.sps)).ravel()
-        self.adds.add(np.repeat(step, world.sps), processor * SEMAPHORES + Reserved.TRIGGER, 1)
-        entry = self.post_entry[image, chain]
+        """Add the host of each rank and stream: it triggers a chain when the one before it has been posted.
+
+        It triggers every processor of its stream, and what its stream does not post it waits for to have been walked.
+        """
+        world, hosts = self.world, self.world.hosts
+        host, chain = np.divmod(np.arange(hosts * self.chains), self.chains)
+        step = self.step[host] + chain
+        self.place[: hosts * (self.chains + 1)] = np.tile(np.arange(self.chains + 1), hosts)
+        processor = np.arange(world.processors)
+        of = world.host_of(processor)
+        start = (self.step[of][:, None] + np.arange(self.chains)).ravel()
+        self.adds.add(start, np.repeat(processor * SEMAPHORES + Reserved.TRIGGER, self.chains), 1)
+        entry = self.post_entry[host, chain]
         quiet, posts = np.flatnonzero(entry < 0), np.flatnonzero(entry >= 0)
-        walked = self.walked + image[quiet]
-        self.gates.add(step[quiet] + 1, walked, 0, WHOLE, world.sps, world.sps, chain[quiet])
-        reporter = self._reporter(image[posts], entry[posts])
+        walkers = np.bincount(of, minlength=hosts)[host[quiet]]
+        self.gates.add(step[quiet] + 1, self.walked + host[quiet], 0, WHOLE, walkers, walkers, chain[quiet])
+        reporter = self._reporter(host[posts] // world.streams, entry[posts])
         before = np.zeros(posts.size, np.int64)
         order = np.argsort(reporter, kind="stable")
         fresh = np.ones(posts.size, np.bool_)
@@ -157,7 +163,7 @@ class _Build:
     def walks(self) -> None:
         """Add the walk of each control table: two steps an entry, one that starts it and one that ends it."""
         world, controls, workers = self.world, self.tables.controls, self.tables.workers
-        entries, hosts = controls.entries, len(world.images)
+        entries, hosts = controls.entries, world.hosts
         processor, entry = np.divmod(np.arange(world.processors * entries), entries)
         begin = self.step[hosts + processor] + 2 * entry
         home = processor * SEMAPHORES
@@ -172,14 +178,14 @@ class _Build:
         self.gates.add(begin[waits] + 1, home[waits] + Reserved.COMPLETE_PREV, 0, WHOLE, 1, 1, entry[waits])
         passes = np.flatnonzero(controls.send_complete.ravel())
         self.adds.add(begin[passes] + 1, self.complete[processor[passes]], 1)
-        image, chain = processor // world.sps, controls.chain[entry]
-        posts = np.flatnonzero(controls.reporter.ravel() & (self.post_entry[image, chain] == entry))
+        host, chain = world.host_of(processor), controls.chain[entry]
+        posts = np.flatnonzero(controls.reporter.ravel() & (self.post_entry[host, chain] == entry))
         self.adds.add(begin[posts] + 1, home[posts] + Reserved.COMPLETION, 1)
         chained = np.flatnonzero(controls.trigger_next.ravel())
         self.adds.add(begin[chained] + 1, home[chained] + Reserved.TRIGGER, 1)
-        quiet = ~controls.trigger_next.ravel() & (self.post_entry[image, chain] < 0)
+        quiet = ~controls.trigger_next.ravel() & (self.post_entry[host, chain] < 0)
         last = np.flatnonzero(quiet)
-        self.adds.add(begin[last] + 1, self.walked + image[last], 1)
+        self.adds.add(begin[last] + 1, self.walked + host[last], 1)
 
     def channels(self) -> None:
         """Add the ring channels: a step starts a row when the one before has completed, and its own gates hold."""
@@ -249,21 +255,21 @@ class _Build:
     def finish(self, items: Items) -> Program:
         """Return the program."""
         world, workers, controls = self.world, self.tables.workers, self.tables.controls
-        images, processors, steps = len(world.images), world.processors, int(self.step[-1])
-        none = np.full(images, -1, np.int64)
+        hosts, processors, steps = world.hosts, world.processors, int(self.step[-1])
+        none = np.full(hosts, -1, np.int64)
         every = np.arange(processors)
         machines = Machines(
             kind=np.concatenate(
                 [
-                    np.full(images, Kind.HOST),
+                    np.full(hosts, Kind.HOST),
                     np.full(processors, Kind.WALK),
                     np.where(workers.ring, int(Kind.CHANNEL), int(Kind.EVENTS)),
                 ]
             ).astype(np.int64),
-            image=np.concatenate([np.arange(images), every // world.sps, workers.image]),
+            image=np.concatenate([np.arange(hosts) // world.streams, every // world.sps, workers.image]),
             sp=np.concatenate([none, every % world.sps, workers.processor % world.sps]),
             entry=np.concatenate([none, np.full(processors, -1), workers.entry]),
-            channel=np.concatenate([none, np.full(processors, -1), workers.channel]),
+            channel=np.concatenate([np.arange(hosts) % world.streams, np.full(processors, -1), workers.channel]),
             step=self.step,
         )
         gate_step, *gates = self.gates.columns(6)
@@ -280,7 +286,7 @@ class _Build:
             launch=_csr(launches.step, steps),
             folds=place_launches(world, items, launches),
             semaphores=self.turn + workers.count,
-            posts=np.count_nonzero(self.post_entry >= 0, axis=1),
+            posts=np.count_nonzero(self.post_entry >= 0, axis=1).reshape(-1, world.streams).sum(axis=1),
         )
 
 

@@ -15,10 +15,21 @@ from rota.isa import arch as isa
 from rota.isa.arch import Arch
 from rota.isa.image import Section
 from rota.isa.semaphores import BLOCK_SIZE, SEMAPHORES, STRIDE, Window
+from rota.isa.streams import stream_of
 
 _ALIGN: Final = 64
 _MAX_ARENA: Final = 1 << 35
-_COMMON: Final = ("lnc", "ranks", "stream_processors", "folds", "operations", "chains", "ring_size", "memory_size")
+_COMMON: Final = (
+    "lnc",
+    "ranks",
+    "stream_processors",
+    "streams",
+    "folds",
+    "operations",
+    "chains",
+    "ring_size",
+    "memory_size",
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +46,7 @@ class World:
     arch: Arch
     lnc: int
     sps: int
+    streams: int
     images: tuple[Image, ...]
     index: I64
     span: I64
@@ -54,6 +66,16 @@ class World:
     def processors(self) -> int:
         """Stream processors of all ranks together; processor p is p mod sps of image p div sps."""
         return len(self.images) * self.sps
+
+    def host_of(self, processor: I64) -> I64:
+        """Return the host that triggers processors: host h is of stream h mod streams of image h div streams."""
+        image, sp = np.divmod(processor, self.sps)
+        return image * self.streams + stream_of(sp, self.streams, self.sps)
+
+    @property
+    def hosts(self) -> int:
+        """Hosts of all ranks together, one a stream."""
+        return len(self.images) * self.streams
 
     def same_chip(self, one: int | I64, other: I64) -> Bool:
         """Say whether images are on one chip."""
@@ -123,6 +145,7 @@ def build_world(images: Sequence[Image]) -> World:
         arch=first.arch,
         lnc=first.lnc,
         sps=first.lnc * first.arch.sps_per_core,
+        streams=first.streams,
         images=tuple(images),
         index=index,
         span=span.reshape(-1).astype(np.int64),

@@ -14,6 +14,7 @@ import numpy as np
 
 from rota.columns import I64
 from rota.emit.activities import PEER_ROLES, RING_ROLES, Activities
+from rota.emit.placement import Processors
 from rota.emit.signals import Homes
 from rota.errors import UnsupportedError
 from rota.facts import CONVENTION, HIGH, Source
@@ -38,6 +39,7 @@ class Shape:
         identity: of each semaphore of the schedule; -1 for one that nobody waits on. sp: its stream processor.
         own: data, credit, post, completion and peer id of each activity; -1 where it has none.
         channel: record of each activity that is a ring channel; -1 for the others.
+        on: stream processors that its queues are on.
         carries: an event list starts with a value in a semaphore, so that its two parities cannot alternate.
     """
 
@@ -47,7 +49,7 @@ class Shape:
     own: I64
     channel: I64
     carries: bool
-    sps: int
+    on: Processors
 
     def homes(self, *, folds: int, parity: int) -> Homes:
         """Return where semaphores are and what they count, for a run of this parity."""
@@ -59,7 +61,7 @@ class Shape:
             sp=self.sp,
             identity=self.identity,
             unit=np.where(listed, unit, folds),
-            compl_sp=self.sps - 1 - queue % self.sps,
+            compl_sp=self.on.sp(queue),
             compl_identity=self.own[:, 3],
             compl_unit=np.where(ring, folds, unit),
         )
@@ -76,8 +78,11 @@ class Allocator:
     def __post_init__(self) -> None:
         self.next_id = [FIRST_FREE] * self.sps
 
-    def shape(self, schedule: Schedule, parts: Activities) -> Shape:
+    def shape(self, schedule: Schedule, parts: Activities, on: Processors | None = None) -> Shape:
         """Give a schedule what its activities need.
+
+        Args:
+            on: stream processors of its queues; all there are without it.
 
         Raises:
             UnsupportedError: a stream processor has not so many semaphores, slots or channel records, or two event
@@ -87,12 +92,13 @@ class Allocator:
         identity, sp = np.full((2, count), -1, np.int64)
         own = np.full((len(parts.table), 5), -1, np.int64)
         channel = np.full(len(parts.table), -1, np.int64)
-        self._check_turns(parts)
+        on = on or Processors(0, self.sps)
+        _check_turns(parts, on)
         for index in sorted(range(len(parts.table)), key=lambda i: (parts.table[i].queue, parts.table[i].entry)):
             activity = parts.table[index]
             if activity.shares >= 0:
                 continue
-            home = self.sps - 1 - activity.queue % self.sps
+            home = on.sp(activity.queue)
             if activity.ring:
                 own[index, :4] = self._take(home, 4)
                 if activity.kangaring:
@@ -109,17 +115,17 @@ class Allocator:
             identity[list(activity.waited)], sp[list(activity.waited)] = ids[:-1], home
             own[index, 3] = ids[-1]
         own, channel = own[parts.homes], channel[parts.homes]
-        self._proxies(schedule, sp, identity)
+        self._proxies(schedule, sp, identity, on)
         initial = np.array([semaphore.initial for semaphore in schedule.semaphores], np.int64)
-        return Shape(parts, sp, identity, own, channel, bool((initial[parts.listed] > 0).any()), self.sps)
+        return Shape(parts, sp, identity, own, channel, bool((initial[parts.listed] > 0).any()), on)
 
-    def _proxies(self, schedule: Schedule, sp: I64, identity: I64) -> None:
+    def _proxies(self, schedule: Schedule, sp: I64, identity: I64, on: Processors) -> None:
         """Give ids to what only network proxies wait on, on the processor of their queue."""
         waits = schedule.waits
         queue = schedule.rows.queue[schedule.wait_row].astype(np.int64)
         for semaphore in np.unique(waits.semaphore[queue >= PROXY_QUEUE]).tolist():
             lane = int(queue[waits.semaphore == semaphore][0]) - PROXY_QUEUE
-            sp[semaphore] = self.sps - 1 - lane % self.sps
+            sp[semaphore] = on.sp(lane)
             identity[semaphore] = self._take(int(sp[semaphore]), 1)[0]
 
     def _take(self, sp: int, wanted: int) -> list[int]:
@@ -142,25 +148,25 @@ class Allocator:
         self.channels.add(found)
         return found
 
-    def _check_turns(self, parts: Activities) -> None:
-        """Refuse what one stream processor cannot do at once."""
-        seen: dict[tuple[int, int], list[bool]] = {}
-        for activity in parts.table:
-            home = self.sps - 1 - activity.queue % self.sps
-            seen.setdefault((activity.entry, home), []).append(activity.ring)
-            if activity.ring and activity.queue // self.sps >= SLOTS:
-                raise UnsupportedError(
-                    f"channel {activity.queue}: {self.sps} stream processors with {SLOTS} slots each take at most "
-                    f"{self.sps * SLOTS} channels",
-                    source=SLOTS_SOURCE,
-                )
-        for (_, home), rings in seen.items():
-            if len(rings) > 1 and not all(rings):
-                raise UnsupportedError(
-                    f"TOP_SP {home}: {len(rings)} queues of one operation at once, and an event list runs alone; use "
-                    f"at most {self.sps} queues",
-                    source=SLOTS_SOURCE,
-                )
+
+def _check_turns(parts: Activities, on: Processors) -> None:
+    """Refuse what one stream processor cannot do at once."""
+    seen: dict[tuple[int, int], list[bool]] = {}
+    for activity in parts.table:
+        seen.setdefault((activity.entry, on.sp(activity.queue)), []).append(activity.ring)
+        if activity.ring and on.slot(activity.queue) >= SLOTS:
+            raise UnsupportedError(
+                f"channel {activity.queue - on.queue}: {on.count} stream processors with {SLOTS} slots each take at "
+                f"most {on.count * SLOTS} channels",
+                source=SLOTS_SOURCE,
+            )
+    for (_, home), rings in seen.items():
+        if len(rings) > 1 and not all(rings):
+            raise UnsupportedError(
+                f"TOP_SP {home}: {len(rings)} queues of one operation at once, and an event list runs alone; use "
+                f"at most {on.count} queues",
+                source=SLOTS_SOURCE,
+            )
 
 
 def presets(schedule: Schedule, shape: Shape, *, folds: int) -> I64:

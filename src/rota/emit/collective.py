@@ -50,6 +50,7 @@ class Collective:
         groups: members of the program that meet, each in the order of its communicator.
         shape: collectives with one number share semaphores, channel records and scratch, one run after another.
         turn: how many runs of the same shape come before it.
+        stream: collectives of one stream run one after another, streams at the same time.
     """
 
     schedule: Schedule
@@ -61,6 +62,7 @@ class Collective:
     groups: Sequence[Sequence[int]]
     shape: int = 0
     turn: int = 0
+    stream: int = 0
 
     @property
     def proxied(self) -> bool:

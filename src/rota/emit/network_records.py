@@ -42,6 +42,7 @@ class NetworkRun:
         schedule: what `with_proxies` made.
         member: of the program, for each rank of the schedule.
         entry: control entry of each row of the schedule; those of proxy rows are not looked at.
+        processor: stream processor of a queue, the same on every member.
         unit: what one signal of each semaphore of the schedule adds on all folds together.
         element_size: bytes of an element.
         memory: address of (member, buffer of the schedule, offset), as the member sees it.
@@ -52,6 +53,7 @@ class NetworkRun:
     schedule: Schedule
     member: I64
     entry: I64
+    processor: Callable[[I64], I64]
     unit: I64
     element_size: int
     memory: Callable[[I64, I64, I64], I64]
@@ -63,14 +65,12 @@ def network_sections(
     runs: Sequence[NetworkRun],
     members: int,
     *,
-    processor: Callable[[I64], I64],
     credits: int = DEFAULT_CREDITS,
 ) -> list[dict[int, bytes]]:
     """Return the section NETWORK of each stream processor of each member, by its index; none without a proxy row.
 
     Args:
         members: of the program.
-        processor: stream processor of a queue, the same on every member.
         credits: sends of an operation that may be under way at once.
 
     Raises:
@@ -83,7 +83,7 @@ def network_sections(
     hops = _Hops(*(np.concatenate(columns) for columns in zip(*map(_columns, parts), strict=True))) if parts else None
     if hops is None or not hops.sender.size:
         return out
-    sp = processor(hops.queue)
+    sp = hops.sp
     width = int(sp.max()) + 1
     sends = np.lexsort((hops.queue, hops.entry, sp, hops.sender))
     receives = np.lexsort((hops.sender, hops.queue, hops.entry, sp, hops.receiver))
@@ -104,6 +104,7 @@ class _Hops:
     receiver: I64
     entry: I64
     queue: I64
+    sp: I64
     handshake: I64
     unit: I64
     element_size: I64
@@ -154,6 +155,7 @@ def _hops(run: NetworkRun) -> _Hops:
         receiver=receiver,
         entry=run.entry[_origin(schedule, row[waits])][origin],
         queue=_wide(rows.queue[row]) - PROXY_QUEUE,
+        sp=run.processor(_wide(rows.queue[row]) - PROXY_QUEUE),
         handshake=run.semaphore(sender, awaited, Window.READ),
         unit=run.unit[awaited],
         element_size=np.full(row.size, run.element_size),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,6 +17,31 @@ from rota.machine.platform import Platform, Shape
 from rota.machine.topology import pod_node_of, pod_of
 from rota.schedule.ir import Buffer
 
+Q = TypeVar("Q", int, I64)
+
+
+@dataclass(frozen=True, slots=True)
+class Processors:
+    """The stream processors that the channels of one stream share, the same on every member.
+
+    Attributes:
+        first, count: lowest of them, and how many there are.
+        queue: first queue of the stream.
+    """
+
+    first: int
+    count: int
+    queue: int = 0
+
+    def sp(self, queue: Q) -> Q:
+        """Return the stream processor of a queue: the first queue is on the highest, which is the reporter."""
+        found: Q = self.first + self.count - 1 - (queue - self.queue) % self.count
+        return found
+
+    def slot(self, queue: int) -> int:
+        """Return which slot program of its stream processor a queue runs."""
+        return (queue - self.queue) // self.count
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -27,6 +53,7 @@ class Placement:
         lnc: physical cores of a rank.
         buffers: offset of each buffer in a member's memory.
         memory_size: bytes of a member's memory that are used.
+        streams: that share the stream processors.
     """
 
     arch: Arch
@@ -38,6 +65,7 @@ class Placement:
     lnc: int
     buffers: I64
     memory_size: int
+    streams: int = 1
 
     @property
     def sps(self) -> int:
@@ -48,14 +76,6 @@ class Placement:
         """Return the address of a member's memory as another member's engines see it."""
         local = self.arch.memory(self.lane[member] * self.lnc)
         return isa.route(local, self.chip[member], self.chip[viewer])
-
-    def sp(self, channel: I64) -> I64:
-        """Return the stream processor of a channel: channel 0 on the highest, which is the reporter."""
-        return self.sps - 1 - channel % self.sps
-
-    def slot(self, channel: int) -> int:
-        """Return which slot program of its stream processor a channel runs."""
-        return channel // self.sps
 
     def doorbell(self, core: T, queue: T, *, receive: bool) -> T:
         """Return the address that advances a queue of the schedule: queue q takes queue q mod 16 of its engines."""

@@ -45,6 +45,7 @@ from rota.isa.spad import (
     pack_end,
     slot_bases,
 )
+from rota.isa.streams import stream_of
 
 _MAX_REPEAT: Final = 0xFFFF
 _ROLES: Final = ("recv_sema", "send_sema", "post_sema", "dma_compl_sema")
@@ -134,7 +135,7 @@ def _add_entry(
     for walk in mine:
         activity = table[int(done.walks.activity[walk])]
         if activity.entry == entry.number:
-            here.setdefault(at.sps - 1 - activity.queue % at.sps, []).append(walk)
+            here.setdefault(done.plan.shape.on.sp(activity.queue), []).append(walk)
     for sp, processor in enumerate(processors):
         if processor.busy and not entry.chained:
             here.setdefault(sp, [])  # the end of a chain is posted when all have come there that took part
@@ -162,10 +163,10 @@ def _add_entry(
                 )
             processor.complete = following
         processor.control.append(_fill(member, sp, common, done, here[sp], processor, at, len(processor.control)))
-    for processor in processors:
-        processor.leads = False if active else processor.leads
     if active:
-        processors[active[-1]].leads = True
+        stream = stream_of(np.arange(at.sps), at.streams, at.sps)
+        for sp in np.flatnonzero(stream == stream[active[-1]]).tolist():
+            processors[sp].leads = sp == active[-1]
     return active[-1] if active else None
 
 
@@ -190,7 +191,7 @@ def _fill(
         if common.pattern is Pattern.RING:
             record = int(plan.shape.channel[activity])
             channels |= 1 << record
-            slot = at.slot(queue)
+            slot = plan.shape.on.slot(queue)
             processor.slots.setdefault(slot, []).extend((ring_program(done, first, last), entry))
             processor.channels[record] = _channel(member, sp, done, walk, at)
             continue
@@ -351,7 +352,7 @@ def _channel(member: int, sp: int, done: Emitted, walk: int, at: Placement) -> b
         s2m_tail_ptr=at.doorbell(core, queue, receive=True),
         mask=mask,
         channel_id=int(plan.shape.channel[activity]),
-        spad_slot_idx=at.slot(queue),
+        spad_slot_idx=plan.shape.on.slot(queue),
         fold_n=plan.folds,
     )
 

@@ -22,6 +22,7 @@ from rota.emit.network import NetworkRun, network_sections
 from rota.emit.order import OMITTED, Orders, check_orders, entries_in_order, first_entries, places
 from rota.emit.placement import Placement, place
 from rota.emit.processors import Entry, processor_sections
+from rota.emit.streams import by_stream, check_streams
 from rota.errors import UnsupportedError, UsageError
 from rota.facts import CONVENTION, Source
 from rota.isa import arch as isa
@@ -87,7 +88,7 @@ def emit_program(
     """Return the loadable images of a program.
 
     Args:
-        collectives: in program order.
+        collectives: in program order, stream after stream; no two streams use a buffer that one of them writes.
         ranks: machine rank of each member.
         buffers: what every member's memory holds.
         folds: DMA queues each channel spreads its rows over.
@@ -104,11 +105,13 @@ def emit_program(
     if not any(len(each.schedule) for each in collectives):
         raise UsageError("the schedule has no rows: there is nothing to load")
     at = place(ranks, [declared.buffer for declared in buffers], platform)
+    collectives, at, on = by_stream(collectives, at)
     allocator = Allocator(at.sps)
     shapes: dict[int, Shape] = {}
     for each in collectives:
         if each.shape not in shapes:
-            shapes[each.shape] = allocator.shape(each.schedule, split(each))
+            shapes[each.shape] = allocator.shape(each.schedule, split(each), on[each.stream])
+            check_streams(shapes[each.shape], at)
     plans = [
         plan(each, shapes[each.shape], at, folds=_folds(each, shapes[each.shape], at, folds)) for each in collectives
     ]
@@ -124,7 +127,7 @@ def emit_program(
     common = [(Section.BUFFERS, 0, _buffers(buffers, at)), *extra]
     rings = _Rings(emitted, ranks.size)
     each_has = [own.get(member, entries) for member in range(ranks.size)]
-    proxies = network_sections(_runs(plans, each_has, at), ranks.size, processor=at.sp)
+    proxies = network_sections(_runs(plans, each_has, at), ranks.size)
     views, by_host = ((), "") if partitions is None else barrier_views(partitions, ranks, platform, at)
     images = []
     for member in range(ranks.size):
@@ -221,7 +224,7 @@ def _entries(plans: Sequence[Plan], members: int) -> list[Entry]:
 
 def _chains(one: Plan, other: Plan, members: int) -> bool:
     """Say whether two collectives may be chained: all ranks take part in both, each with one and the same processor."""
-    homes = {activity.queue % one.shape.sps for each in (one, other) for activity in each.parts.table}
+    homes = {each.shape.on.sp(activity.queue) for each in (one, other) for activity in each.parts.table}
     everyone = all(np.unique(each.of.member[each.starts.rank]).size == members for each in (one, other))
     return len(homes) == 1 and everyone
 
@@ -248,6 +251,7 @@ def _run(each: Plan, first: I64, at: Placement) -> NetworkRun:
         schedule=each.of.schedule,
         member=each.of.member,
         entry=first[each.of.member[each.of.schedule.rows.rank]] + table[each.parts.of_row],
+        processor=each.shape.on.sp,
         unit=homes.unit,
         element_size=size_of(each.of.dtype),
         memory=memory,
@@ -344,6 +348,7 @@ def _meta(member: int, at: Placement, folds: int, entries: Sequence[Entry]) -> b
         lane=int(at.lane[member]),
         lnc=at.lnc,
         stream_processors=at.sps,
+        streams=at.streams,
         folds=folds,
         operations=len(entries),
         ring_size=RING_SIZE,

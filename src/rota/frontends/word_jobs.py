@@ -22,6 +22,7 @@ from rota.isa.neff import Section, architecture, shown, stream_of, tensor_elemen
 from rota.isa.opcodes import Opcode, describe_opcode
 from rota.isa.operands import Addr8Form, Pattern2D
 from rota.isa.pairs import Chain, Pair, chains
+from rota.isa.streams import STREAMS, STREAMS_SOURCE
 from rota.isa.transfers import Sb2Sb, SendRecv
 from rota.isa.words import Stream, Word, check_trigger, decode_stream, encode_word
 from rota.machine.group import parse_groups
@@ -59,6 +60,7 @@ class _Asked:
     Attributes:
         reads, writes: tensors; for one that is no tensor, nothing.
         elements: the input of one rank.
+        stream: that it names; carriers that name none are on the first.
     """
 
     kind: EncOp
@@ -69,6 +71,7 @@ class _Asked:
     writes: Sequence[_Use]
     word: bytes = b""
     notes: tuple[str, ...] = ()
+    stream: int = 0
 
 
 def stream_jobs(path: Path, data: bytes, platform: Platform, options: Options) -> tuple[Job, ...]:
@@ -210,6 +213,7 @@ def _chain_job(chain: Chain, context: _Context) -> Job:
             elements=chain.num_elements,
             reads=_uses([pair.src0 for pair in chain.pairs]) if in_tensors else (),
             writes=_uses([pair.dst for pair in chain.pairs]) if in_tensors else (),
+            stream=first.stream_id,
             notes=() if in_tensors else ("its operands lie in SBUF; it is run on buffers in memory",),
         )
         return _finish(job, asked, context)
@@ -234,7 +238,9 @@ def _finish(job: Job, asked: _Asked, context: _Context) -> Job:
     if context.section is not None:
         _check_ranks(job.pairs or job.groups, context.platform)
         notes = _tensor_notes(asked, context.section)
-    job = replace(job, word=asked.word, notes=(*notes, *asked.notes))
+    _check_stream(asked.stream, context)
+    streams = asked.stream + 1 if context.section is None else context.section.cc_streams
+    job = replace(job, word=asked.word, notes=(*notes, *asked.notes), stream=asked.stream, streams=streams)
     options = replace(context.options, in_place=asked.kind is EncOp.ALLREDUCE and _in_place(asked))
     if asked.kind in PAIRED:
         job = permute(job, asked.kind, asked.dtype, asked.elements, op, context.platform, options)
@@ -269,6 +275,12 @@ def _check_group(group_id: int, context: _Context) -> None:
         raise UnsupportedError(
             f"Invalid group id: {group_id}, group_n: {len(context.lists)}{hint}", source=GROUP_SOURCE
         )
+
+
+def _check_stream(stream: int, context: _Context) -> None:
+    streams = STREAMS if context.section is None else context.section.cc_streams
+    if stream >= streams:
+        raise UnsupportedError(f"stream {stream}: there are {streams}, from 0", source=STREAMS_SOURCE)
 
 
 def _check_single_stream(word: Word, context: _Context) -> None:

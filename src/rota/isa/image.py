@@ -75,7 +75,8 @@ META: Final = Layout("image_meta", size=64, source=SOURCE, fields=(
     Field("memory_size",       40, "<u8", "bytes of the rank's memory that are used"),
     Field("chains",            48, "<u4", "runs of chained control entries; the host triggers each once"),
     Field("span",              52, "<u4", "which machine: ranks of one span reach each other by addresses"),
-    Field("reserved",          56, "V8",  "0"),
+    Field("streams",           56, "<u4", "streams that share the TOP_SPs"),
+    Field("reserved",          60, "V4",  "0"),
 ))  # fmt: skip
 
 BUFFER: Final = Layout("image_buffer", size=64, source=SOURCE, fields=(

@@ -20,8 +20,9 @@ from rota.verify.findings import Finding, few
 COMMUNICATORS: Final = 12
 COMMUNICATORS_SOURCE: Final = Source("compose", "1.1", HIGH)
 """Replica groups that a rank can be in, NEC_MAX_COMM_N."""
-STREAMS: Final = 4
-"""Streams of a rank, NEC_MAX_STREAM_N. Source: compose §1.1, high."""
+MOST_COMMUNICATORS: Final = 16
+MOST_SOURCE: Final = Source("platforms", "8", HIGH)
+"""The same in later releases of the runtime."""
 
 Group = tuple[int, ...]
 _ENTERED: Final = ("order_mismatch", "group_mismatch", "missing_rank")

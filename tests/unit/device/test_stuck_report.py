@@ -21,11 +21,12 @@ from rota.faults import calls_of, parse_fault, with_credits
 from rota.isa.dtypes import Dtype
 from rota.isa.enums import Algorithm, CceType, EncOp
 from rota.isa.image import PRESET, BufferUse, Section
+from rota.isa.streams import STREAMS
 from rota.machine.platform import load_platform
 from rota.pipeline import How, prove, runnable
 from rota.program import as_bytes, asked_of, execute_program, load_program, make_program_inputs, steps_of
 from rota.request import Request
-from rota.verify.program import COMMUNICATORS, STREAMS, find_program
+from rota.verify.program import COMMUNICATORS, find_program
 
 ORDERS = [pytest.param(None, id="waves"), pytest.param(0, id="random"), pytest.param(7, id="other random")]
 RING, MESH = Algorithm.RING, Algorithm.MESH

@@ -38,6 +38,7 @@ def run(schedule: Schedule, **more: Any) -> NetworkRun:
     usual: dict[str, Any] = {
         "member": np.arange(schedule.ranks),
         "entry": schedule.rows.leg.astype(np.int64),
+        "processor": lambda queue: SPS - 1 - queue % SPS,
         "unit": np.arange(len(schedule.semaphores)) + 1,
         "element_size": 1,
         "memory": memory,
@@ -47,7 +48,7 @@ def run(schedule: Schedule, **more: Any) -> NetworkRun:
 
 
 def sections(*runs: NetworkRun, members: int = 3, credits: int = 8) -> list[dict[int, bytes]]:
-    return network_sections(runs, members, processor=lambda queue: SPS - 1 - queue % SPS, credits=credits)
+    return network_sections(runs, members, credits=credits)
 
 
 Operation = tuple[int, int, int]  # member, control entry, queue

@@ -247,6 +247,7 @@ def test_meta_says_who_and_what() -> None:
         "lane": 0,
         "lnc": 2,
         "stream_processors": 4,
+        "streams": 1,
         "folds": 3,
         "operations": 1,
         "ring_size": 4096,
