@@ -48,6 +48,13 @@ def copy_rate() -> float:
     return source.size / min(times) / 1e9
 
 
+def page_rate() -> float:
+    """Return the GB/s at which new memory is written the first time: what bounds stages that make arrays."""
+    start = time.perf_counter()
+    Workspace().zeros(512 << 20)[:] = 1
+    return (512 << 20) / (time.perf_counter() - start) / 1e9
+
+
 class Clock:
     """Seconds of stages, and within them of what `counted` wraps."""
 
@@ -139,9 +146,10 @@ def main() -> None:
 def table(arguments: argparse.Namespace) -> None:
     """Print one line an algorithm."""
     bar = copy_rate()
+    print(f"# {arguments.collectives} x all-reduce, bf16, {arguments.ranks} ranks x {arguments.size}, trn2.48xlarge")
     print(
-        f"# {arguments.collectives} x all-reduce, bf16, {arguments.ranks} ranks x {arguments.size}, trn2.48xlarge; "
-        f"arithmetic in {'numpy' if kernels() is None else 'C'}; numpy copy {bar:.1f} GB/s"
+        f"# arithmetic in {'numpy' if kernels() is None else 'C'}; numpy copy {bar:.1f} GB/s, "
+        f"new memory {page_rate():.1f} GB/s"
     )
     heads = " ".join(f"{stage:>8}" for stage in STAGES)
     print(f"# {'seconds':<16} {heads} {'total':>8} {'GB/s':>7} {'copy':>6} {'sums':>6} {'peak MiB':>8}")

@@ -15,7 +15,7 @@ from rota.device.mesh import Events
 from rota.device.records import Controls, Stack, check_unused, configuration, records_of
 from rota.device.rings import Rings
 from rota.device.world import World, refuse
-from rota.isa.config import DMA_ALLOCATIONS
+from rota.isa.config import DEVICE_BITS, DEVICE_IDS, DMA_ALLOCATIONS, Configuration
 from rota.isa.semaphores import SEMAPHORES, STRIDE, Reserved, Window
 from rota.isa.spad import control_base, slot_bases
 
@@ -32,8 +32,9 @@ def read_blocks(world: World, table: Stack, controls: Controls, rings: Rings, ev
     layout = configuration(world)
     following = _following(world, controls)
     for name in ("program", "hierarchy", "device_ids"):
-        used = np.full((table.image.size, layout.part(name).count), name == "program")
+        used = np.full((table.image.size, layout.part(name).count), name != "hierarchy")
         check_unused(table, layout, name, used)
+    _check_device(world, table, layout)
     records, _, offsets = records_of(table, layout, "program")
     record, offset = records[:, 0], offsets[:, 0]
     complete = np.where(following < 0, -1, _complete_prev(following))
@@ -57,6 +58,24 @@ def read_blocks(world: World, table: Stack, controls: Controls, rings: Rings, ev
             need = hex(int(np.broadcast_to(expected, found.shape)[np.argmax(wrong)]))
             refuse(wrong, offset, f"program block {name}", need, found, image=table.image)
     return complete
+
+
+def _check_device(world: World, table: Stack, layout: Configuration) -> None:
+    """Refuse a processor that says it is another one's: its core and device follow from rank and chip."""
+    records, _, offset = records_of(table, layout, "device_ids")
+    sp = np.arange(table.image.size) % world.sps
+    chip = np.array([image.chip for image in world.images], np.int64)[table.image]
+    want = {
+        "tpb_id": (world.lane[table.image] * world.sps + sp) // world.arch.sps_per_core,
+        "dev_id": chip & DEVICE_BITS,
+    }
+    for each in DEVICE_IDS.fields:
+        found = each.values(records[:, 0])
+        expected = np.broadcast_to(want.get(each.name, 0), found.shape)
+        wrong = found != expected
+        if wrong.any():
+            need = str(int(expected[np.argmax(wrong)]))
+            refuse(wrong, offset[:, 0], f"device ids {each.name}", need, found, image=table.image)
 
 
 def _complete_prev(processor: I64) -> I64:

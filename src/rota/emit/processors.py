@@ -21,6 +21,8 @@ from rota.isa import arch as isa
 from rota.isa.barrier_records import HOME_SP
 from rota.isa.config import (
     CONFIGURATIONS,
+    DEVICE_BITS,
+    DEVICE_IDS,
     DMA_ALLOCATIONS,
     MESH_EVENT,
     PROGRAM_BLOCK,
@@ -284,6 +286,10 @@ def _configuration(
     block = _block(member, sp, processor, entries, at, barrier=barrier)
     start = layout.part("program").at
     out[start : start + PROGRAM_BLOCK.size] = block
+    core = (int(at.lane[member]) * at.sps + sp) // at.arch.sps_per_core
+    start = layout.part("device_ids").at
+    device = int(at.chip[member]) & DEVICE_BITS
+    out[start : start + DEVICE_IDS.size] = DEVICE_IDS.encode(tpb_id=core, dev_id=device)
     return bytes(out)
 
 

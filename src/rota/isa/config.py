@@ -116,6 +116,9 @@ DEVICE_IDS: Final = Layout("device_ids", size=48, source=PROGRAM_SOURCE, fields=
     Bits("dev_id",             45, "u1",  0, 4, "device"),
 ))  # fmt: skip
 
+DEVICE_BITS: Final = 0xF
+"""What of a chip's number its nibble holds: the lowest bits. Source: device §3.1, convention."""
+
 HIERARCHY: Final = Layout("hierarchical_handle", size=8, source=Source("device", "6", HIGH), fields=(
     Field("handle",             0, "<u8", "unused on the device"),
 ))  # fmt: skip

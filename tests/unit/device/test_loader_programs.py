@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from planted import RING, SLOT, SP, descriptors, places, refusal, write
@@ -233,12 +235,25 @@ def test_program_block_is_recomputed(sp: int, at: int) -> None:
         CONF.part("mesh").at,
         CONF.part("mesh").end - 1,
         CONF.part("hierarchy").at,
-        CONF.part("device_ids").at,
-        CONF.size - 1,
     ],
 )
 def test_what_no_channel_uses_is_zero(at: int) -> None:
     assert "0 in what nothing uses" in refusal(RING, 0, Section.CONF, SP, flip(RING.images[0], Section.CONF, SP, at, 0))
+
+
+@pytest.mark.parametrize(
+    ("at", "says"),
+    [
+        (0, "device ids dma_apb_rsvd_addr at .*expected 0"),
+        (44, "device ids tpb_id at .*expected 1, got 0"),
+        (45, "device ids dev_id at .*expected 0, got 1"),
+        (47, "reserved bits 0"),
+    ],
+)
+def test_a_processor_says_whose_it_is(at: int, says: str) -> None:
+    """Core and chip follow from the rank; times are the host's, and 0. Source: device §3.1."""
+    place = CONF.part("device_ids").at + at
+    assert re.search(says, refusal(RING, 0, Section.CONF, SP, flip(RING.images[0], Section.CONF, SP, place, 0)))
 
 
 # --- presets and feed words -------------------------------------------------------------------------------------------
