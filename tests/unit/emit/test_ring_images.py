@@ -1,4 +1,4 @@
-"""Images of rings have not moved: what stands in them, but for META, by its digest.
+"""Images of rings have not moved: what stands in them, but for META and device ids, by its digest.
 
 The digests were taken from the emitter that knew rings alone, which stood before event lists and whole programs, and
 whose bytes were checked rule by rule in `test_packets`, `test_programs` and `test_addresses`.
@@ -11,6 +11,7 @@ import hashlib
 import pytest
 from tests.images import TRN1, Ring, section, table
 
+from rota.isa.config import CONFIGURATIONS
 from rota.isa.dtypes import Dtype
 from rota.isa.enums import CceType, EncOp
 from rota.isa.image import Section
@@ -48,12 +49,15 @@ DIGESTS = {
 
 
 def digest(ring: Ring) -> str:
-    """Return the SHA-256 of all sections but META of all ranks, each with its kind, index and size."""
+    """Return the SHA-256 of all sections but META of all ranks, each with its kind, index and size; device ids as 0."""
     found = hashlib.sha256()
     for image in ring.images:
         for kind, index in sorted(table(image)):
             if kind is not Section.META:
                 data = section(image, kind, index)
+                if kind is Section.CONF:
+                    part = next(each for each in CONFIGURATIONS.values() if each.size == len(data)).part("device_ids")
+                    data = data[: part.at] + bytes(part.layout.size) + data[part.end :]
                 found.update(f"{kind.name} {index} {len(data)};".encode() + data)
     return found.hexdigest()[:16]
 
