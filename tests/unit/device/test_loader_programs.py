@@ -246,7 +246,7 @@ def test_what_no_channel_uses_is_zero(at: int) -> None:
     [
         (0, "device ids dma_apb_rsvd_addr at .*expected 0"),
         (44, "device ids tpb_id at .*expected 1, got 0"),
-        (45, "device ids dev_id at .*expected 0, got 1"),
+        (45, "device ids dev_id at .*expected 0, got 0x1"),
         (47, "reserved bits 0"),
     ],
 )

@@ -78,8 +78,9 @@ def test_an_idle_processor_has_a_nop_entry() -> None:
         assert section(ring.images[0], Section.CTRL, sp) == bytes(8)
         assert (Section.SLOT, 8 * sp) not in table(ring.images[0])
         conf = bytearray(section(ring.images[0], Section.CONF, sp))
-        part = CONFIGURATIONS["cayman"].part("program")
-        conf[part.at : part.end] = bytes(part.end - part.at)
+        for name in ("program", "device_ids"):
+            part = CONFIGURATIONS["cayman"].part(name)
+            conf[part.at : part.end] = bytes(part.end - part.at)
         assert not any(conf)
         assert block(ring, 0, sp)["op_num"] == 1
 
