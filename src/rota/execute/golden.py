@@ -29,6 +29,7 @@ _INTEGER_SPAN: Final = 99
 _EXACT_BITS: Final = 11
 _EXACT_MOST: Final = 9  # largest of the whole numbers, and how many of them may meet at that size
 _EXACT_TERMS: Final = 4
+_EXACT_BLOCK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +132,24 @@ def make_exact_inputs(request: Request, rng: np.random.Generator) -> Array:
     scales = np.resize(np.abs(np.array(request.scales or (1.0,))), request.ranks)
     scale = max(1, math.ceil(scales.max()))
     most = max(1, min(_EXACT_MOST, holds // (scale * min(request.ranks, _EXACT_TERMS))))
-    values = rng.integers(0 if dtype.kind == "u" else -most, most, shape, np.int8, endpoint=True)
-    if request.op in (CceType.ADD, CceType.FMA):
-        groups = np.abs(values).reshape(len(request.groups), request.ranks, -1)
-        total = np.cumsum(groups, axis=1, dtype=np.int32) * scale
-        values[(total > holds).reshape(shape)] = 0
-    if request.op is CceType.FMA and any(scale % 1 for scale in request.scales):
-        # A product that is rounded stays what it is when only zeros are added.
-        alone = np.arange(shape[1]) % request.ranks == np.arange(shape[0])[:, None] % request.ranks
-        values = np.sign(values) * alone
-    return values.astype(dtype)
+    alone = request.op is CceType.FMA and any(scale % 1 for scale in request.scales)
+    out = np.empty(shape, dtype)
+    width = max(1, _EXACT_BLOCK // shape[0])
+    for start in range(0, shape[1], width):
+        block = out[:, start : start + width]
+        values = rng.integers(0 if dtype.kind == "u" else -most, most, block.shape, np.int8, endpoint=True)
+        if request.op in (CceType.ADD, CceType.FMA):
+            for number in range(len(request.groups)):
+                total = np.zeros(block.shape[1], np.int32)
+                for row in values[number * request.ranks : (number + 1) * request.ranks]:
+                    total += np.abs(row) * np.int32(scale)
+                    row[total > holds] = 0
+        if alone:
+            # A product that is rounded stays what it is when only zeros are added.
+            place = np.arange(start, start + block.shape[1])
+            values = np.sign(values) * (place % request.ranks == np.arange(shape[0])[:, None] % request.ranks)
+        block[:] = values.astype(dtype)
+    return out
 
 
 def largest_exact(dtype: np.dtype[Any]) -> int:
@@ -158,14 +167,22 @@ def perform(request: Request, inputs: Array) -> Array:
         inputs: shape (members, elements of an input).
 
     Returns:
-        Shape (members, elements of an output); what nobody asks for is 0.
+        Shape (members, elements of an output); what nobody asks for is 0. Rows may be one and the same memory.
     """
-    outputs = np.zeros((len(request.members), request.output_size // request.itemsize), inputs.dtype)
+    shape = len(request.members), request.output_size // request.itemsize
+    alike = request.kind in _ALIKE
+    outputs = np.zeros((len(request.groups) if alike else shape[0], shape[1]), inputs.dtype)
+    each = 1 if alike else request.ranks
     for number in range(len(request.groups)):
-        first, last = number * request.ranks, (number + 1) * request.ranks
-        for result in _results(request, number, inputs[first:last], outputs[first:last]):
-            result.held[:] = _golden(request.op, result.parts, result.scales).astype(inputs.dtype)
-    return outputs
+        group_in = inputs[number * request.ranks : (number + 1) * request.ranks]
+        for result in _results(request, number, group_in, outputs[number * each : (number + 1) * each]):
+            for start in range(0, result.held.size, _BLOCK):
+                block = slice(start, start + _BLOCK)
+                golden = _golden(request.op, [part[block] for part in result.parts], result.scales)
+                result.held[block] = golden.astype(inputs.dtype)
+    if not alike:
+        return outputs
+    return np.broadcast_to(outputs[:, None], (len(outputs), request.ranks, shape[1])).reshape(shape)
 
 
 def _golden(op: CceType | None, parts: Sequence[Array] | Array, scales: Sequence[float]) -> Array:
