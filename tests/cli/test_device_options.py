@@ -20,6 +20,8 @@ from rota.frontends.image_directory import read_image_directory
 from rota.isa.cc_op_info import CORE_GRAPH, decode_cc_op_info, decode_message
 from rota.isa.dtypes import Dtype
 from rota.isa.enums import Algorithm, AluOp, EncOp
+from rota.isa.operands import variable
+from rota.isa.pairs import Pair, encode_pair
 from rota.isa.words import Word, encode_word
 from rota.report.device_log import device_log
 from rota.report.trace import spans, trace_of
@@ -370,3 +372,31 @@ def test_help_teaches_the_device_side(rota: Rota) -> None:
         assert example in run
     for example in ("-o out --stages", "--log --rank 3", "rota lower sb2sb", "rota disasm move/core-0.bin"):
         assert example in lower
+
+
+def test_streams_of_a_file(rota: Rota, tmp_path: Path) -> None:
+    """Pairs on two streams: no mesh is selected, they run together, and a tensor of both is refused."""
+
+    def write(*pairs: tuple[int, int, int]) -> str:
+        values: dict[str, Any] = {"kind": EncOp.ALLREDUCE, "alu_op": AluOp.ADD, "dtype": Dtype.FP32}
+        words = [
+            encode_pair(Pair(stream_id=n, src0=variable(a, num=(1, 256)), dst=variable(b, num=(1, 256)), **values))
+            for n, a, b in pairs
+        ]
+        (tmp_path / "streams.bin").write_bytes(b"".join(words))
+        return str(tmp_path / "streams.bin")
+
+    apart = write((0, 0, 1), (1, 2, 3))
+    ran = rota("run", apart, "--ranks", "16")
+    assert (ran.code, "2 collectives on 2 streams in 2 control entries" in ran.out) == (0, True)
+    assert "MESH               no   2 streams" in rota("explain", apart, "--ranks", "16").out
+    assert rota("lower", apart, "--ranks", "16", "-o", str(tmp_path / "out")).code == 0
+    assert rota("run", str(tmp_path / "out")).out.count("right") == 2
+    both = rota("run", write((0, 0, 1), (1, 1, 2)), "--ranks", "16")
+    assert (both.code, both.err.count("nothing orders streams")) == (2, 1)
+
+
+def test_more_communicators(rota: Rota) -> None:
+    """Releases differ in how many groups a rank can be in."""
+    wrong = rota("run", "all_reduce", "--ranks", "4", "--size", "1K", "--communicators", "17")
+    assert (wrong.code, wrong.err) == (2, "rota: --communicators 17: expected 1 to 16, the most of any release\n")

@@ -42,5 +42,5 @@ def _version() -> int:
 
     from rota.native.library import describe
 
-    print_lines([f"rota {version('rota')}, arithmetic: numpy", describe()])
+    print_lines([f"rota {version('rota')}", describe()])
     return OK

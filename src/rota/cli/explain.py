@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rota.cli.exits import OK, USAGE, WRONG
-from rota.cli.sources import jobs_of, platform_of, settings_of
+from rota.cli.sources import jobs_of, platform_of, settings_of, streams_of
 from rota.cli.talk import place, print_lines
 from rota.errors import RotaError, UnsupportedError, UsageError
 
@@ -30,7 +30,7 @@ def explain(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     platform = platform_of(arguments, settings)
     jobs, single = jobs_of(arguments, platform)
-    selector = Selector(platform, settings, any_group=arguments.any_group)
+    selector = Selector(platform, settings, streams=streams_of(jobs), any_group=arguments.any_group)
     if arguments.sweep is not None:
         return _sweep(arguments, jobs, selector, single=single)
     documents: list[dict[str, Any]] = []

@@ -62,9 +62,14 @@ def how_of(arguments: argparse.Namespace, settings: Settings, jobs: Sequence[Job
         extensions=arguments.extensions,
         verify=not getattr(arguments, "no_verify", False),
         seed=arguments.seed,
-        streams=max((job.streams for job in jobs), default=1),
+        streams=streams_of(jobs),
         communicators=_communicators(arguments),
     )
+
+
+def streams_of(jobs: Sequence[Job]) -> int:
+    """Return the collective streams that jobs of one file share."""
+    return max((job.streams for job in jobs), default=1)
 
 
 def _communicators(arguments: argparse.Namespace) -> int:

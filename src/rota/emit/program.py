@@ -56,6 +56,7 @@ class Resources:
     communicators: int  # groups that the rank with most of them is in
     entries: int
     chains: int
+    streams: int
     channels: int
     semaphores: int  # of the stream processor that has most
     events: int  # records, likewise
@@ -149,6 +150,7 @@ def emit_program(
         communicators=_communicators(collectives),
         entries=len(entries),
         chains=sum(not entry.chained for entry in entries),
+        streams=at.streams,
         channels=len(allocator.channels),
         semaphores=max(allocator.next_id) - FIRST_FREE,
         events=sum(listed.values()),

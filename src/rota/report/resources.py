@@ -16,9 +16,10 @@ def resources_json(resources: Resources) -> dict[str, Any]:
 
 def resource_lines(resources: Resources) -> Iterator[str]:
     """Yield comment lines: what the whole program takes, and what the fullest rank and stream processor take."""
+    streams = f" on {resources.streams} streams" if resources.streams > 1 else ""
     yield (
-        f"# program: {resources.collectives} collectives in {resources.entries} control entries, {resources.chains} "
-        f"chains; {resources.rings} rings with {resources.descriptors} descriptors"
+        f"# program: {resources.collectives} collectives{streams} in {resources.entries} control entries, "
+        f"{resources.chains} chains; {resources.rings} rings with {resources.descriptors} descriptors"
     )
     yield (
         f"# a rank: {resources.communicators} communicators, {resources.channels} ring channels, {resources.memory} "
