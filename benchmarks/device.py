@@ -27,9 +27,10 @@ from rota.execute.golden import measure
 from rota.isa.dtypes import Dtype
 from rota.isa.enums import Algorithm, CceType, EncOp
 from rota.machine.platform import load_platform
+from rota.meaning import as_bytes, make_program_inputs, same_bytes
 from rota.native.library import kernels, without_kernels
 from rota.pipeline import How, prove
-from rota.program import as_bytes, asked_of, load_checked, load_program, make_program_inputs, same_bytes, steps_of
+from rota.program import asked_of, load_checked, load_program, steps_of
 from rota.request import Request
 from rota.units import parse_size
 

@@ -31,18 +31,9 @@ from rota.faults import (
 )
 from rota.isa.dtypes import Dtype
 from rota.isa.enums import Algorithm, CceType, EncOp
+from rota.meaning import as_bytes, golden_program, make_program_inputs
 from rota.pipeline import Composed, prove, runnable
-from rota.program import (
-    Loaded,
-    Step,
-    as_bytes,
-    asked_of,
-    execute_program,
-    golden_program,
-    load_program,
-    make_program_inputs,
-    steps_of,
-)
+from rota.program import Loaded, Step, asked_of, execute_program, load_program, steps_of
 from rota.request import Request
 from rota.select.settings import Settings
 

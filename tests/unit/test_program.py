@@ -17,21 +17,9 @@ from rota.isa.dtypes import Dtype, numpy_dtype
 from rota.isa.enums import REDUCING, Algorithm, CceType, EncOp
 from rota.isa.image import BUFFER, BufferUse, Section
 from rota.machine.platform import Platform, load_platform
+from rota.meaning import Asked, as_bytes, golden_program, make_program_inputs, request_text
 from rota.pipeline import Composed, How, prove
-from rota.program import (
-    Asked,
-    Loaded,
-    Step,
-    as_bytes,
-    asked_of,
-    execute_program,
-    golden_program,
-    load_program,
-    make_program_inputs,
-    request_text,
-    run_program,
-    steps_of,
-)
+from rota.program import Loaded, Step, asked_of, execute_program, load_program, run_program, steps_of
 from rota.request import Request
 
 AR, AG, RS, A2A = EncOp.ALLREDUCE, EncOp.ALLGATHER, EncOp.REDUCE_SCATTER, EncOp.ALLTOALL

@@ -14,8 +14,9 @@ from rota.isa.dtypes import REDUCIBLE, Dtype, numpy_dtype
 from rota.isa.enums import CceType, EncOp
 from rota.isa.image import BufferUse
 from rota.machine.platform import load_platform
+from rota.meaning import Asked, golden_program, make_program_inputs
 from rota.pipeline import How, prove
-from rota.program import Asked, golden_program, load_program, make_program_inputs, steps_of
+from rota.program import load_program, steps_of
 from rota.request import Groups, Request
 
 RANKS = tuple(range(8))

@@ -21,18 +21,9 @@ from rota.isa.operands import variable
 from rota.isa.pairs import Pair, encode_pair
 from rota.isa.streams import STREAMS, processors_of, stream_of
 from rota.machine.platform import load_platform
+from rota.meaning import as_bytes, golden_program, make_program_inputs
 from rota.pipeline import Composed, How, prove
-from rota.program import (
-    Step,
-    as_bytes,
-    asked_of,
-    golden_program,
-    load_checked,
-    load_program,
-    make_program_inputs,
-    run_program,
-    steps_of,
-)
+from rota.program import Step, asked_of, load_checked, load_program, run_program, steps_of
 from rota.request import Request
 
 TRN2 = load_platform("trn2.48xlarge")

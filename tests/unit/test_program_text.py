@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rota.errors import DecodeError, RotaError
 from rota.isa.dtypes import Dtype
 from rota.isa.enums import CceType, EncOp
-from rota.program import Asked, parse_request, request_text
+from rota.meaning import Asked, parse_request, request_text
 from rota.request import Request
 
 FOUR = ((4, 5, 6, 7), (0, 1, 2, 3))

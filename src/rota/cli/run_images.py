@@ -30,7 +30,7 @@ def run_directory(path: Path, arguments: argparse.Namespace) -> int:
     from rota.device.model import load
     from rota.frontends.image_directory import read_image_directory
     from rota.isa.image import Section
-    from rota.program import as_bytes, golden_program, make_program_inputs, parse_request
+    from rota.meaning import as_bytes, golden_program, make_program_inputs, parse_request
     from rota.report.trace import span_lines
 
     for name in _OF_A_COLLECTIVE:

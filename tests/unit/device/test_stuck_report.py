@@ -23,8 +23,9 @@ from rota.isa.enums import Algorithm, CceType, EncOp
 from rota.isa.image import PRESET, BufferUse, Section
 from rota.isa.streams import STREAMS
 from rota.machine.platform import load_platform
+from rota.meaning import as_bytes, make_program_inputs
 from rota.pipeline import How, prove, runnable
-from rota.program import as_bytes, asked_of, execute_program, load_program, make_program_inputs, steps_of
+from rota.program import asked_of, execute_program, load_program, steps_of
 from rota.request import Request
 from rota.verify.program import COMMUNICATORS, find_program
 
