@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.images import edit, section
 
 from rota.device.model import Order, load
+from rota.emit.collective import Collective
+from rota.emit.placement import Placement
+from rota.emit.streams import by_stream
 from rota.errors import DecodeError, StuckError, UnsupportedError, UsageError
 from rota.faults import parse_fault, prepare
 from rota.frontends.jobs import FileKind, Options, jobs_of_file
@@ -70,6 +75,19 @@ def test_streams_share_no_processor_and_no_queue() -> None:
     for section_ in np.unique(folds.section):
         assert np.unique(stream[folds.section == section_]).size == 1
     assert set(stream.tolist()) == {0, 1, 2}
+
+
+def test_the_loader_refuses_queues_of_two_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two streams on one descriptor ring would find each other's descriptors there."""
+
+    def on_the_same_queues(collectives: Sequence[Collective], at: Placement) -> Any:
+        _, placed, on = by_stream(collectives, at)
+        return collectives, placed, [replace(each, queue=0) for each in on]
+
+    monkeypatch.setattr("rota.emit.program.by_stream", on_the_same_queues)
+    images = load_program(program((0, 1)), TRN2).images
+    with pytest.raises(DecodeError, match="descriptor rings that nothing uses at the same time"):
+        load(images)
 
 
 def test_streams_run_at_the_same_time() -> None:
