@@ -24,7 +24,7 @@ from rota.execute.arrays import execute
 from rota.isa.enums import Algorithm, EncOp
 from rota.pipeline import Composed, prove
 
-ORDERS = 2
+ORDERS = 1
 """Random schedulings of each case in CI; the slow suite has 200 of each operation of each family."""
 
 

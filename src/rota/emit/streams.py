@@ -29,7 +29,7 @@ def by_stream(
     """Return collectives with queues that no other stream has, and the stream processors of each stream.
 
     Raises:
-        UnsupportedError: there are more streams than the machine has, or one needs event lists or too many queues.
+        UnsupportedError: there are more streams than the machine has, or their queues are more.
     """
     streams = 1 + max(each.stream for each in collectives)
     most = min(STREAMS, at.sps)
