@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import mmap
 from contextlib import suppress
-from typing import Any, TypeAlias
+from threading import Thread
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ U64: TypeAlias = NDArray[np.uint64]
 I32: TypeAlias = NDArray[np.int32]
 I64: TypeAlias = NDArray[np.int64]
 Array: TypeAlias = NDArray[Any]
+
+_TOUCHED: Final = 64 << 20  # bytes whose pages are brought in at a time; less is not worth a thread
+_PAGE: Final = 4096
 
 
 def freeze(array: Array) -> None:
@@ -45,6 +49,8 @@ def pointers(counts: Array) -> I64:
 def ranges(starts: Array, counts: Array) -> I64:
     """Return the concatenation of `arange(start, start + count)` over all pairs."""
     counts = np.asarray(counts, np.int64)
+    if counts.size and (counts == counts[0]).all():
+        return np.asarray(np.asarray(starts, np.int64)[:, None] + np.arange(counts[0]), np.int64).ravel()
     first = pointers(counts)
     out: I64 = np.arange(first[-1], dtype=np.int64)
     return out + np.repeat(np.asarray(starts, np.int64) - first[:-1], counts)
@@ -76,11 +82,21 @@ def equal_bytes(one: U8, other: U8) -> bool:
 
 
 class Workspace:
-    """Memory that one run after another works in, so that its pages are brought in once."""
+    """Memory that one run after another works in, so that its pages are brought in once.
 
-    def __init__(self) -> None:
+    Args:
+        expected: bytes that a run will ask for; their pages come in while the caller does something else.
+    """
+
+    def __init__(self, expected: int = 0) -> None:
         self._held: U8 = np.empty(0, np.uint8)
         self._used = 0
+        self._coming: Thread | None = None
+        if expected >= _TOUCHED:
+            with suppress(MemoryError):  # whoever asks for it is told
+                self._held = _unused_pages(expected)
+                self._coming = Thread(target=_touch, args=(self._held[:expected],), daemon=True)
+                self._coming.start()
 
     def zeros(self, size: int) -> U8:
         """Return that many bytes, all 0, in large pages where the machine has them.
@@ -90,12 +106,21 @@ class Workspace:
         Raises:
             MemoryError: there is not as much.
         """
+        if self._coming is not None:
+            self._coming.join()
+            self._coming = None
         if size > self._held.size:
             self._held, self._used = np.empty(0, np.uint8), 0
             self._held = _unused_pages(size)
         self._held[: min(size, self._used)] = 0
         self._used = max(size, self._used)
         return self._held[:size]
+
+
+def _touch(pages: U8) -> None:
+    """Bring pages in that hold zeros, a part at a time, so that others get their turn."""
+    for start in range(0, pages.size, _TOUCHED):
+        pages[start : start + _TOUCHED : _PAGE] = 0
 
 
 def _unused_pages(size: int) -> U8:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,7 +24,7 @@ from rota.emit.order import Orders
 from rota.emit.placement import spans
 from rota.emit.program import DEFAULT_FOLDS, Declared, Resources, emit_program
 from rota.errors import UnsupportedError, UsageError
-from rota.execute.arrays import execute
+from rota.execute.arrays import execute, memory_size
 from rota.execute.golden import Accuracy, measure
 from rota.isa.enums import Algorithm
 from rota.isa.image import BufferUse, Section
@@ -304,8 +305,8 @@ def run_program(
     """
     steps = steps_of([replace(each, schedule=runnable(each.schedule)) for each in made], tensors, streams)
     ranks = tuple(sorted({rank for step in steps for rank in step.made.request.members}))
+    workspace = Workspace(max((memory_size(step.made.schedule) for step in steps), default=0))
     inputs = make_program_inputs(asked_of(steps), ranks, seed, exact=False)
-    workspace = Workspace()
     accuracies: list[Accuracy] = []
     warnings: list[tuple[str, ...]] = []
 
@@ -316,22 +317,25 @@ def run_program(
         warnings.append((*wiring_warnings(steps[number].made), *number_warnings(request, given)))
         return result
 
-    expected = watch("execute", forward(asked_of(steps), ranks, inputs, do))
     got: Mapping[str, U8] = {}
     resources, because = None, ""
-    try:
-        if not any(len(step.made.schedule) for step in steps):
-            raise UnsupportedError("no rank moves anything: there is nothing to load")
-        loaded = load_program(steps, platform, words=words, seed=seed, orders=orders, communicators=communicators)
-        loaded = watch("emit", loaded)
-    except UnsupportedError as error:
-        because = str(error)
-    else:
-        resources = loaded.resources
-        device, disturbance = watch("load", loader(loaded))
-        given = {name: as_bytes(value) for name, value in inputs.items()}
-        sees = None if observe is None else observe(loaded, device)
-        got = watch("device", device.run_program(given, disturbance=disturbance, observe=sees, workspace=workspace))
+    with ThreadPoolExecutor(1) as beside:  # arrays are moved in C and lowering is Python, so that two cores have work
+        executed = beside.submit(forward, asked_of(steps), ranks, inputs, do)
+        try:
+            if not any(len(step.made.schedule) for step in steps):
+                raise UnsupportedError("no rank moves anything: there is nothing to load")
+            loaded = load_program(steps, platform, words=words, seed=seed, orders=orders, communicators=communicators)
+            loaded = watch("emit", loaded)
+        except UnsupportedError as error:
+            because = str(error)
+            expected = watch("execute", executed.result())
+        else:
+            resources = loaded.resources
+            device, disturbance = watch("load", loader(loaded))
+            given = {name: as_bytes(value) for name, value in inputs.items()}
+            sees = None if observe is None else observe(loaded, device)
+            expected = watch("execute", executed.result())  # before the device works in the same memory
+            got = watch("device", device.run_program(given, disturbance=disturbance, observe=sees, workspace=workspace))
     outcomes = []
     for step, accuracy, said in zip(steps, accuracies, warnings, strict=True):
         same = same_bytes(got[step.output], expected[step.output]) if got else None

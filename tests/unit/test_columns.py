@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rota.columns import I64, freeze, freeze_columns, owners, pointers, ranges, running_count
+from rota.columns import I64, Workspace, freeze, freeze_columns, owners, pointers, ranges, running_count
 
 COUNTS = st.lists(st.integers(0, 5), max_size=20)
 
@@ -79,12 +79,30 @@ def test_owners_undo_pointers(counts: list[int]) -> None:
 
 
 @settings(deadline=None)
-@given(pairs=st.lists(st.tuples(st.integers(-50, 50), st.integers(0, 5)), max_size=20), narrow=st.booleans())
-def test_ranges_are_concatenated_aranges(pairs: list[tuple[int, int]], narrow: bool) -> None:
-    """`ranges` is the concatenation of `range(start, start + count)`, also when the columns are narrow."""
+@given(
+    pairs=st.lists(st.tuples(st.integers(-50, 50), st.integers(0, 5)), max_size=20),
+    narrow=st.booleans(),
+    alike=st.booleans(),
+)
+def test_ranges_are_concatenated_aranges(pairs: list[tuple[int, int]], narrow: bool, alike: bool) -> None:
+    """`ranges` is the concatenation of `range(start, start + count)`, also when columns are narrow, or counts equal."""
     kind = np.int8 if narrow else np.int64
+    pairs = [(start, pairs[0][1] if alike else count) for start, count in pairs]
     starts, counts = (np.array([pair[i] for pair in pairs], kind) for i in (0, 1))
-    assert ranges(starts, counts).tolist() == [v for start, count in pairs for v in range(start, start + count)]
+    found = ranges(starts, counts)
+    assert found.tolist() == [v for start, count in pairs for v in range(start, start + count)]
+    assert found.dtype == np.int64
+
+
+@pytest.mark.parametrize("expected", [0, 1 << 20, 70 << 20])
+def test_a_workspace_gives_zeros_again_and_again(expected: int) -> None:
+    """Whatever was expected and written before, what is asked for is all 0, less or more than what was expected."""
+    workspace = Workspace(expected)
+    for size in (65 << 20, 3, 71 << 20, 65 << 20):
+        memory = workspace.zeros(size)
+        assert memory.size == size
+        assert not memory.any()
+        memory[:] = 1
 
 
 @settings(deadline=None)

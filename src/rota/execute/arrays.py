@@ -54,12 +54,17 @@ def execute(
         )
     factors = _factors(schedule, scales)
     base = _bases(schedule)
-    memory = (workspace or Workspace()).zeros(schedule.ranks * int(base[-1])).reshape(schedule.ranks, -1)
+    memory = (workspace or Workspace()).zeros(memory_size(schedule)).reshape(schedule.ranks, -1)
     for held, given in zip(memory[:, base[schedule.input] : base[schedule.input] + want], inputs, strict=True):
         held[:] = np.ascontiguousarray(given).view(np.uint8)
     _run(schedule, memory.reshape(-1), base, inputs.dtype, factors)
     start, size = int(base[schedule.output]), schedule.buffers[schedule.output].size
     return memory[:, start : start + size].view(inputs.dtype)
+
+
+def memory_size(schedule: Schedule) -> int:
+    """Return the bytes that the memories of all ranks take in `execute`."""
+    return schedule.ranks * int(_bases(schedule)[-1])
 
 
 def _bases(schedule: Schedule) -> I64:
