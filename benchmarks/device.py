@@ -2,10 +2,12 @@
 
     python benchmarks/device.py [--ranks N] [--size S] [--algorithm A ...] [--collectives N] [--numpy]
 
-Payload is the bytes that rows write at all their targets, all ranks; GB/s is payload over the time of the run, `copy`
-that over a numpy copy of 64 MiB on one core timed in the same run, `sums` the share of the run's time in moving and
-combining elements. The run is timed the second time, with memory that was touched before; `total` is everything but
-that second run. With --numpy, or where nothing was built in C, numpy does the arithmetic.
+The stages are those of `rota run`, as they follow one another; arrays are moved, and their result measured, beside emit
+and load, so that `execute` is the rest of that. Payload is the bytes that rows write at all their targets, all ranks;
+GB/s is payload over the time of the run, `copy` that over a numpy copy of 64 MiB on one core timed in the same run,
+`sums` the share of the run's time in moving and combining elements. The run is timed the second time, with memory that
+was touched before, and what is checked is what it leaves; `total` is everything but that second run. With --numpy, or
+where nothing was built in C, numpy does the arithmetic.
 """
 
 from __future__ import annotations
@@ -13,28 +15,26 @@ from __future__ import annotations
 import argparse
 import resource
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+import rota.device.model
 import rota.device.waves
 from rota.columns import Workspace
-from rota.execute.arrays import execute
-from rota.execute.golden import measure
+from rota.device.memory import Memory
 from rota.isa.dtypes import Dtype
 from rota.isa.enums import Algorithm, CceType, EncOp
 from rota.machine.platform import load_platform
-from rota.meaning import as_bytes, make_program_inputs, same_bytes
 from rota.native.library import kernels, without_kernels
 from rota.pipeline import How, prove
-from rota.program import asked_of, load_checked, load_program, steps_of
+from rota.program import run_program
 from rota.request import Request
 from rota.units import parse_size
 
-STAGES = ("prove", "inputs", "emit", "load", "execute", "run", "check")
+T = TypeVar("T")
+STAGES = ("prove", "inputs", "emit", "load", "execute", "device", "check")
 
 
 def copy_rate() -> float:
@@ -57,78 +57,74 @@ def page_rate() -> float:
 
 
 class Clock:
-    """Seconds of stages, and within them of what `counted` wraps."""
+    """A watch of `rota run`: the seconds up to each stage's end since the end of the one before."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self.inside = 0.0
+        self.seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
+        self.last = time.perf_counter()
 
-    def __call__(self, stage: str, work: Callable[[], Any]) -> Any:
-        """Time a stage."""
-        start = time.perf_counter()
-        value = work()
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+    def __call__(self, stage: str, value: T, /) -> T:
+        """Note that a stage has ended."""
+        now = time.perf_counter()
+        stage = stage if stage in self.seconds else "prove"
+        self.seconds[stage] += now - self.last
+        self.last = now
         return value
 
-    def counted(self, work: Callable[..., None]) -> Callable[..., None]:
-        """Return the same function, whose time adds up."""
 
-        def timed(*args: Any, **named: Any) -> None:
-            start = time.perf_counter()
-            work(*args, **named)
-            self.inside += time.perf_counter() - start
+class Twice:
+    """Runs the machines of a device a second time, in the memory that the first run leaves, and times that.
 
-        return timed
+    Attributes:
+        run: seconds of the second run. sums: those of it in moving and combining elements.
+    """
+
+    def __init__(self) -> None:
+        self.run = self.sums = 0.0
+        self._waves = rota.device.model.run_waves
+        self._fold = rota.device.waves.fold_runs
+
+    def __enter__(self) -> Twice:
+        rota.device.model.run_waves = self._run
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        rota.device.model.run_waves = self._waves
+
+    def _run(self, world: Any, items: Any, program: Any, work: Any, memory: Memory, **rest: Any) -> None:
+        self._waves(world, items, program, work, memory, **rest)
+        memory.semaphores[:] = memory.start
+        rota.device.waves.fold_runs = self._folded
+        start = time.perf_counter()
+        self._waves(world, items, program, work, memory, **rest)
+        self.run = time.perf_counter() - start
+        rota.device.waves.fold_runs = self._fold
+
+    def _folded(self, *args: Any, **named: Any) -> None:
+        start = time.perf_counter()
+        self._fold(*args, **named)
+        self.sums += time.perf_counter() - start
 
 
 def one(algorithm: Algorithm | None, ranks: int, count: int, collectives: int, bar: float) -> None:
     """Print the line of one program."""
     platform = load_platform("trn2.48xlarge")
     request = Request(EncOp.ALLREDUCE, Dtype.BFLOAT16, count, (tuple(range(ranks)),), CceType.ADD)
-    clock, workspace = Clock(), Workspace()
-    made = clock("prove", lambda: prove(request, platform, How(algorithm=algorithm)))
-    steps = steps_of([made] * collectives)
-    asked, members = asked_of(steps), tuple(range(ranks))
-    inputs = clock("inputs", lambda: make_program_inputs(asked, members, 0, exact=False))
-    loaded = clock("emit", lambda: load_program(steps, platform))
-    device, _ = clock("load", lambda: load_checked(loaded))
-    given = {name: as_bytes(value) for name, value in inputs.items()}
-    got = clock("first run", lambda: device.run_program(given, workspace=workspace))
-    plain, rota.device.waves.fold_runs = rota.device.waves.fold_runs, clock.counted(rota.device.waves.fold_runs)
-    run = _run_alone(device, given, workspace)
-    rota.device.waves.fold_runs = plain
-    beside = Workspace()
-    right = True
-    for step in steps:
-        values = inputs[step.input]
-        expected = clock("execute", partial(execute, made.schedule, values, workspace=beside))
-        right &= clock("check", partial(_checked, request, values, expected, got[step.output]))
-    clock.seconds["run"] = run
-    total = sum(took for stage, took in clock.seconds.items() if stage != "run")
-    rows = made.schedule.rows
-    payload = collectives * int((rows.size * np.diff(made.schedule.targets.ptr)).sum())
-    stages = " ".join(f"{clock.seconds[stage]:8.3f}" for stage in STAGES)
+    clock = Clock()
+    made = prove(request, platform, How(algorithm=algorithm), watch=clock)
+    with Twice() as second:
+        ran = run_program([made] * collectives, platform, watch=clock)
+    clock("check", None)
+    clock.seconds["device"] -= second.run
+    right = all(outcome.device_matches and outcome.accuracy.ranks_identical for outcome in ran.outcomes)
+    payload = collectives * int((made.schedule.rows.size * np.diff(made.schedule.targets.ptr)).sum())
+    stages = " ".join(f"{took:8.3f}" for took in clock.seconds.values())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    rate = payload / run / 1e9
+    rate = payload / second.run / 1e9
     print(
-        f"  {made.algorithm:<16} {stages} {total:8.3f} {rate:7.2f} {rate / bar:6.1%} {clock.inside / run:6.1%} {peak:8}"
-        + ("" if right else "  WRONG")
+        f"  {made.algorithm:<16} {stages} {sum(clock.seconds.values()):8.3f} {second.run:7.3f} {rate:7.2f} "
+        f"{rate / bar:6.1%} {second.sums / second.run:6.1%} {peak:8}" + ("" if right else "  WRONG")
     )
-
-
-def _run_alone(device: Any, given: Any, workspace: Workspace) -> float:
-    """Run once more and return the seconds of the machines, without those of filling memory."""
-    alone = Clock()
-    waves = rota.device.model.run_waves
-    rota.device.model.run_waves = alone.counted(waves)  # type: ignore[assignment]
-    device.run_program(given, workspace=workspace)
-    rota.device.model.run_waves = waves
-    return alone.inside
-
-
-def _checked(request: Request, given: Any, expected: Any, got: Any) -> bool:
-    accuracy = measure(request, given, expected)
-    return bool(accuracy.ranks_identical) and same_bytes(got, as_bytes(expected))
 
 
 def main() -> None:
@@ -153,7 +149,7 @@ def table(arguments: argparse.Namespace) -> None:
         f"new memory {page_rate():.1f} GB/s"
     )
     heads = " ".join(f"{stage:>8}" for stage in STAGES)
-    print(f"# {'seconds':<16} {heads} {'total':>8} {'GB/s':>7} {'copy':>6} {'sums':>6} {'peak MiB':>8}")
+    print(f"# {'seconds':<16} {heads} {'total':>8} {'run':>7} {'GB/s':>7} {'copy':>6} {'sums':>6} {'peak MiB':>8}")
     for name in arguments.algorithm:
         algorithm = None if name == "selected" else Algorithm[name]
         one(algorithm, arguments.ranks, parse_size(arguments.size) // 2, arguments.collectives, bar)

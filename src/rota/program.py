@@ -306,7 +306,7 @@ def run_program(
     steps = steps_of([replace(each, schedule=runnable(each.schedule)) for each in made], tensors, streams)
     ranks = tuple(sorted({rank for step in steps for rank in step.made.request.members}))
     workspace = Workspace(max((memory_size(step.made.schedule) for step in steps), default=0))
-    inputs = make_program_inputs(asked_of(steps), ranks, seed, exact=False)
+    inputs = watch("inputs", make_program_inputs(asked_of(steps), ranks, seed, exact=False))
     accuracies: list[Accuracy] = []
     warnings: list[tuple[str, ...]] = []
 
