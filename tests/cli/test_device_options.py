@@ -62,6 +62,18 @@ def test_stages_show_the_path_of_a_collective(rota: Rota, tmp_path: Path) -> Non
     assert "# stages" not in rota("lower", "all_reduce", *RING, "-o", str(tmp_path / "out")).out
 
 
+def test_stages_and_log_without_a_directory(rota: Rota, tmp_path: Path) -> None:
+    """They are printed alone, and nothing is written; without anything to do the directory is asked for."""
+    asked = ("lower", "all_reduce", *RING, "--stages", "--log")
+    out = str(tmp_path / "out")
+    alone, written = rota(*asked), rota(*asked, "-o", out)
+    assert (alone.code, list(tmp_path.iterdir())) == (0, [tmp_path / "out"])
+    assert alone.out == "".join(line.replace(out, "-") for line in written.out.splitlines(keepends=True))
+    assert json.loads(rota(*asked, "--json").out)["directory"] is None
+    refused(rota("lower", "all_reduce", *RING), "-o DIR: missing; name the directory to write, or ask for --neff")
+    refused(rota("lower", "sb2sb", "--dtype", "bf16", "--count", "8"), "-o DIR: missing; name the directory to write")
+
+
 def test_stages_of_a_program(rota: Rota, tmp_path: Path) -> None:
     """Every collective has its own path, also those of groups that begin elsewhere; --json has a list for each."""
     path = tmp_path / "words.bin"
@@ -370,7 +382,7 @@ def test_help_teaches_the_device_side(rota: Rota) -> None:
     run, lower = (" ".join(rota(command, "--help").out.split()) for command in ("run", "lower"))
     for example in ("--trace steps.jsonl", "--profile core_graph.pb", "rota run out", "rota run sb2sb --dtype bf16"):
         assert example in run
-    for example in ("-o out --stages", "--log --rank 3", "rota lower sb2sb", "rota disasm move/core-0.bin"):
+    for example in ("--size 64K --stages", "--log --rank 3", "rota lower sb2sb", "rota disasm move/core-0.bin"):
         assert example in lower
 
 

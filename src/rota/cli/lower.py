@@ -28,6 +28,8 @@ def lower_command(arguments: argparse.Namespace) -> int:
         return lower_move(arguments)
     if arguments.rank is not None and not arguments.log:
         raise UsageError("--rank: goes with --log, the lines of which rank; leave it out")
+    if not (arguments.output or arguments.neff or arguments.stages or arguments.log):
+        raise UsageError("-o DIR: missing; name the directory to write, or ask for --neff, --stages or --log alone")
     from rota.frontends.tensors import bind_tensors, tensors_of
 
     settings = settings_of(arguments)
@@ -112,7 +114,8 @@ def _write(arguments: argparse.Namespace, made: list[_Part], platform: Platform,
         "collectives": collectives,
         "resources": resources_json(loaded.resources),
     }
-    write_images(arguments.output, loaded.images, loaded.ranks, head=head, words=stream)
+    if arguments.output is not None:
+        write_images(arguments.output, loaded.images, loaded.ranks, head=head, words=stream)
     if arguments.neff is not None:
         from rota.frontends.neff_writer import neff_of, write_neff_file
 
@@ -166,7 +169,8 @@ def _print(
 
     totals = [counts(image) for image in loaded.images]
     sums = {name: sum(total[name] for total in totals) for name in ("bytes", "rows", "tx", "rx")}
-    written = {"directory": str(arguments.output), "images": len(totals), **sums}
+    directory = None if arguments.output is None else str(arguments.output)
+    written = {"directory": directory, "images": len(totals), **sums}
     if arguments.json:
         document = {"schema": 2, "platform": platform.name, **written}
         document |= {name: head[name] for name in ("collectives", "resources")} | said
@@ -175,6 +179,7 @@ def _print(
     names = ("images", "rows", "tx", "rx", "bytes", "directory")
     widths = (8, 9, 9, 9, 11, 0)
     print_lines([f"# {'images':>6} {'rows':>9} {'tx':>9} {'rx':>9} {'bytes':>11} directory"])
+    written["directory"] = directory or "-"
     print_lines([" ".join(f"{written[name]:>{width}}" for name, width in zip(names, widths, strict=True))])
     print_lines(resource_lines(loaded.resources))
     for record, lines in zip(head["collectives"], said.get("stages", ()), strict=False):

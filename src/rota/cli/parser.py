@@ -98,9 +98,10 @@ a manifest. The directory appears complete or not at all.
   rota lower all_gather --ranks 8 --size 64K -o out --neff gather.neff && rota run gather.neff
 
 With --stages: the path of each collective from its word to its completion, with its own bytes and addresses. With
---log: what the runtime logs when one rank loads them. sb2sb writes the words of each core, one file a core.
+--log: what the runtime logs when one rank loads them. Both are printed without a directory, too. sb2sb writes the words
+of each core, one file a core.
 
-  rota lower all_reduce --ranks 4 --size 64K -o out --stages
+  rota lower all_reduce --ranks 4 --size 64K --stages
   rota lower examples/data_parallel.hlo -o out --log --rank 3
   rota lower sb2sb --dtype bf16 --count 1000 --from 0 --to 1 -o move && rota disasm move/core-0.bin
 """
@@ -214,10 +215,10 @@ def _lower_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("source", metavar="SOURCE", help=f"{_SOURCE}; or sb2sb")
     _common(command)
     _composing(command)
-    command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="directory to write")
+    command.add_argument("-o", "--output", type=Path, metavar="DIR", help="directory to write")
     command.add_argument("--neff", type=Path, metavar="FILE", help="write the words into a NEFF as well")
-    command.add_argument("--stages", action="store_true", help="also print the path of each collective to its bytes")
-    command.add_argument("--log", action="store_true", help="also print what the runtime logs when a rank loads them")
+    command.add_argument("--stages", action="store_true", help="print the path of each collective to its bytes")
+    command.add_argument("--log", action="store_true", help="print what the runtime logs when a rank loads them")
     command.add_argument("--rank", type=int, metavar="N", help="the rank of --log (default the first)")
     sb2sb_arguments(command)
 

@@ -197,6 +197,8 @@ def lower_move(arguments: argparse.Namespace) -> int:
     """Write the words of each core of a move."""
     if arguments.log:
         raise UsageError(f"--log: the lines of {NAME} come with `rota run`; leave it out")
+    if arguments.output is None:
+        raise UsageError("-o DIR: missing; name the directory to write")
     platform, move = _asked(arguments)
     first, streams = _streams(platform, move)
     files = {f"core-{first + i}.bin": stream for i, stream in enumerate(streams) if stream}
