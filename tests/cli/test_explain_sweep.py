@@ -201,9 +201,14 @@ def test_pairs_of_a_permute(rota: Rota) -> None:
     document = document_of(rota("explain", "permute", "--pairs", "0>1,1>0", "--json"))
     assert (document["algorithm"], document["composed"]) == ("RING", "RING")
     assert document["request"]["pairs"] == [[0, 1], [1, 0]]
-    ran = rota("explain", "permute", "--pairs", "0>1")
-    assert (ran.code, ran.out) == (2, "")
-    assert "open chain" in ran.err
+    for more, words in (
+        (("--pairs", "0>1"), "open chain"),
+        ((), "name them with --pairs"),
+        (("--pairs", "0>1,1>0", "--ranks", "2"), "leave --ranks and --groups out"),
+    ):
+        ran = rota("explain", "permute", *more)
+        assert (ran.code, ran.out) == (2, "")
+        assert words in ran.err
 
 
 def test_refused_by_the_runtime(rota: Rota) -> None:

@@ -194,8 +194,10 @@ def _operation(kind: EncOp, arguments: argparse.Namespace, platform: Platform, o
     elements = size // width
     name, called = KIND_NAMES[kind], short_name(dtype)
     if kind in PAIRED:
-        if not options.pairs or options.groups is not None:
-            raise UsageError(f"{name} goes by pairs: name them with --pairs '0>1,1>0', and no groups")
+        if not options.pairs:
+            raise UsageError(f"{name} goes by pairs: name them with --pairs '0>1,1>0'")
+        if options.groups is not None:
+            raise UsageError(f"{name} goes by --pairs, which say what ranks there are; leave --ranks and --groups out")
         return permute(Job(name, called, (), pairs=options.pairs), kind, dtype, elements, op, platform, options)
     if options.pairs:
         raise UsageError(f"--pairs: {name} goes by groups; use --groups")
