@@ -1,6 +1,6 @@
 """What a program costs from request to checked bytes: each stage in seconds, and its run beside a numpy copy.
 
-    python benchmarks/device.py [--ranks N] [--size S] [--algorithm A ...] [--collectives N] [--numpy]
+    python benchmarks/device.py [--ranks N] [--nodes N] [--size S] [--algorithm A ...] [--collectives N] [--numpy]
 
 The stages are those of `rota run`, as they follow one another; arrays are moved, and their result measured, beside emit
 and load, so that `execute` is the rest of that. Payload is the bytes that rows write at all their targets, all ranks;
@@ -106,10 +106,11 @@ class Twice:
         self.sums += time.perf_counter() - start
 
 
-def one(algorithm: Algorithm | None, ranks: int, count: int, collectives: int, bar: float) -> None:
+def one(algorithm: Algorithm | None, arguments: argparse.Namespace, bar: float) -> None:
     """Print the line of one program."""
-    platform = load_platform("trn2.48xlarge")
-    request = Request(EncOp.ALLREDUCE, Dtype.BFLOAT16, count, (tuple(range(ranks)),), CceType.ADD)
+    platform = load_platform("trn2.48xlarge", nodes=arguments.nodes)
+    count, collectives = parse_size(arguments.size) // 2, arguments.collectives
+    request = Request(EncOp.ALLREDUCE, Dtype.BFLOAT16, count, (tuple(range(arguments.ranks)),), CceType.ADD)
     clock = Clock()
     made = prove(request, platform, How(algorithm=algorithm), watch=clock)
     with Twice() as second:
@@ -131,6 +132,7 @@ def main() -> None:
     """Read the arguments."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=64)
+    parser.add_argument("--nodes", type=int, default=1, help="instances; over several, RING and HIER go by proxies")
     parser.add_argument("--size", default="1M")
     parser.add_argument("--algorithm", nargs="*", default=["RING", "MESH", "INTRA_RDH", "KANGARING"])
     parser.add_argument("--collectives", type=int, default=1)
@@ -143,7 +145,8 @@ def main() -> None:
 def table(arguments: argparse.Namespace) -> None:
     """Print one line an algorithm."""
     bar = copy_rate()
-    print(f"# {arguments.collectives} x all-reduce, bf16, {arguments.ranks} ranks x {arguments.size}, trn2.48xlarge")
+    machine = "trn2.48xlarge" if arguments.nodes == 1 else f"{arguments.nodes} x trn2.48xlarge"
+    print(f"# {arguments.collectives} x all-reduce, bf16, {arguments.ranks} ranks x {arguments.size}, {machine}")
     print(
         f"# arithmetic in {'numpy' if kernels() is None else 'C'}; numpy copy {bar:.1f} GB/s, "
         f"new memory {page_rate():.1f} GB/s"
@@ -152,7 +155,7 @@ def table(arguments: argparse.Namespace) -> None:
     print(f"# {'seconds':<16} {heads} {'total':>8} {'run':>7} {'GB/s':>7} {'copy':>6} {'sums':>6} {'peak MiB':>8}")
     for name in arguments.algorithm:
         algorithm = None if name == "selected" else Algorithm[name]
-        one(algorithm, arguments.ranks, parse_size(arguments.size) // 2, arguments.collectives, bar)
+        one(algorithm, arguments, bar)
 
 
 if __name__ == "__main__":
