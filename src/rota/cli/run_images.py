@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +15,9 @@ from rota.cli.trace import Recording, write_trace
 from rota.errors import DecodeError, UsageError
 
 if TYPE_CHECKING:
+    from rota.columns import U8
     from rota.device.model import Device
+    from rota.meaning import Asked
 
 _OF_A_COLLECTIVE: Final = ("ranks", "groups", "pairs", "size", "dtype", "op", "scale", "root", "counts", "algorithm")
 
@@ -27,6 +29,7 @@ def run_directory(path: Path, arguments: argparse.Namespace) -> int:
         UsageError: options that say something of a collective, or no complete directory.
         DecodeError: an image is damaged.
     """
+    from rota.columns import Workspace
     from rota.device.model import load
     from rota.frontends.image_directory import read_image_directory
     from rota.isa.image import Section
@@ -52,6 +55,7 @@ def run_directory(path: Path, arguments: argparse.Namespace) -> int:
     missing = {rank for each in asked for rank in each.request.members} - set(found.ranks)
     if missing:
         raise UsageError(f"{path}: no image of rank {min(missing)}, which the program names")
+    workspace = Workspace(device.memory_size)
     inputs = make_program_inputs(asked, found.ranks, seed, exact=True)
     for name in (name for name, value in inputs.items() if not value.any()):
         talk(f"{path}: tensor {name} is all 0, because with nothing else every sum stays exact")
@@ -61,23 +65,12 @@ def run_directory(path: Path, arguments: argparse.Namespace) -> int:
     given = {name: as_bytes(value) for name, value in inputs.items()}
     try:
         with faults.explained():
-            got = device.run_program(given, disturbance=disturbance, observe=observe)
+            got = device.run_program(given, disturbance=disturbance, observe=observe, workspace=workspace)
         progress("device", got)
     finally:
         trace = write_trace(recording)
     want = progress("golden", golden_program(asked, found.ranks, inputs))
-    records: list[dict[str, Any]] = []
-    for each in asked:
-        bad = (got[each.output] != want[each.output]).any(axis=1).nonzero()[0]
-        records.append(
-            {
-                "request": each.request.to_text(),
-                "input": each.input,
-                "output": each.output,
-                "matches": not bad.size,
-                "wrong_ranks": [found.ranks[i] for i in bad.tolist()],
-            }
-        )
+    records = _compared(asked, found.ranks, got, want)
     if arguments.json:
         document: dict[str, Any] = {"schema": 2, "directory": str(path), "seed": seed}
         document |= ({} if trace is None else {"trace": trace}) | {"collectives": records}
@@ -88,6 +81,21 @@ def run_directory(path: Path, arguments: argparse.Namespace) -> int:
         print_lines(() if trace is None else span_lines(trace))
     faults.say_harmless(all(record["matches"] for record in records))
     return OK if all(record["matches"] for record in records) else WRONG
+
+
+def _compared(
+    asked: Sequence[Asked], ranks: Sequence[int], got: Mapping[str, U8], want: Mapping[str, U8]
+) -> list[dict[str, Any]]:
+    """Return of each collective what was asked for, and the ranks that hold something else now."""
+    from rota.columns import equal_bytes
+
+    records = []
+    for each in asked:
+        rows = zip(ranks, got[each.output], want[each.output], strict=True)
+        wrong = [rank for rank, left, right in rows if not equal_bytes(left, right)]
+        tensors = {"request": each.request.to_text(), "input": each.input, "output": each.output}
+        records.append(tensors | {"matches": not wrong, "wrong_ranks": wrong})
+    return records
 
 
 def _entries(head: Mapping[str, Any], device: Device) -> list[int]:

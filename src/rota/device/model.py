@@ -122,6 +122,11 @@ class Device:
         self._meet()
         return {buffer.name: memory.read(buffer.name) for buffer in self.buffers(BufferUse.OUTPUT)}
 
+    @property
+    def memory_size(self) -> int:
+        """The bytes that the memories of all ranks take in a run."""
+        return int(self.world.memory_base[-1])
+
     @cached_property
     def _work(self) -> Work:
         return prepare(self.items, self.program)

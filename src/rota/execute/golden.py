@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
 from rota.columns import Array, equal_bytes
 from rota.isa.dtypes import numpy_dtype
@@ -137,19 +138,33 @@ def make_exact_inputs(request: Request, rng: np.random.Generator) -> Array:
     width = max(1, _EXACT_BLOCK // shape[0])
     for start in range(0, shape[1], width):
         block = out[:, start : start + width]
-        values = rng.integers(0 if dtype.kind == "u" else -most, most, block.shape, np.int8, endpoint=True)
+        values = _whole(block.shape, 0 if dtype.kind == "u" else -most, most, rng)
         if request.op in (CceType.ADD, CceType.FMA):
             for number in range(len(request.groups)):
-                total = np.zeros(block.shape[1], np.int32)
-                for row in values[number * request.ranks : (number + 1) * request.ranks]:
-                    total += np.abs(row) * np.int32(scale)
-                    row[total > holds] = 0
+                _bound(values[number * request.ranks : (number + 1) * request.ranks], scale, holds)
         if alone:
             # A product that is rounded stays what it is when only zeros are added.
             place = np.arange(start, start + block.shape[1])
             values = np.sign(values) * (place % request.ranks == np.arange(shape[0])[:, None] % request.ranks)
         block[:] = values.astype(dtype)
     return out
+
+
+def _whole(shape: tuple[int, ...], least: int, most: int, rng: np.random.Generator) -> NDArray[np.int8]:
+    """Return whole numbers of a small range, all about as often: each the upper byte of a random one times how many."""
+    size = math.prod(shape)
+    drawn = rng.integers(0, _WHOLE, -(-size // 8), np.uint64, endpoint=True).view(np.uint8)[:size]
+    upper = np.multiply(drawn, most - least + 1, dtype=np.uint16) >> 8
+    return (upper.astype(np.int8) + np.int8(least)).reshape(shape)
+
+
+def _bound(rows: NDArray[np.int8], scale: int, most: int) -> None:
+    """Make values zero from where the magnitudes of a column, times a scale, add up to more than the most."""
+    total = np.zeros(rows.shape[1], np.int32)
+    for row in rows:
+        part = np.abs(row).astype(np.int32)
+        total += part * scale if scale > 1 else part
+        np.multiply(row, total <= most, out=row)
 
 
 def largest_exact(dtype: np.dtype[Any]) -> int:
