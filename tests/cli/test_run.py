@@ -426,3 +426,14 @@ def test_damaged_images_are_refused(rota: Rota, tmp_path: Path) -> None:
     assert f"{path}: is not what the manifest says" in ran.err
     path.unlink()
     assert f"{path}: cannot be read" in rota("run", str(out)).err
+
+
+def test_an_interrupted_command_says_so(rota: Rota, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends it with the code that shells have for it, one word, and no traceback."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rota.program.execute", interrupted)
+    ran = rota("run", "all_reduce", "--ranks", "4", "--size", "4K")
+    assert (ran.code, ran.out, ran.err) == (130, "", "rota: interrupted\n")

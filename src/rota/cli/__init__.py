@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
 
-from rota.cli.exits import OK, USAGE, WRONG
+from rota.cli.exits import INTERRUPTED, OK, USAGE, WRONG
 from rota.cli.parser import parser
 from rota.cli.talk import print_lines, talk
 from rota.errors import RotaError, StuckError, VerifyError
@@ -15,7 +16,10 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 fine, 1 a schedule or result is wrong, 2 the command is wrong."""
+    """Run a command and return its exit code: 0 fine, 1 a schedule or result is wrong, 2 the command is wrong.
+
+    130 when the user interrupts it, as shells have it.
+    """
     reader = parser()
     arguments = reader.parse_args(argv)
     if arguments.version:
@@ -23,6 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command is None:
         reader.print_help()
         return OK
+    return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     try:
         return int(arguments.command(arguments))
     except (VerifyError, StuckError) as error:
@@ -32,6 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RotaError as error:
         talk(str(error))
         return USAGE
+    except KeyboardInterrupt:
+        talk("interrupted")
+        return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
