@@ -390,6 +390,17 @@ def test_images_run_from_their_directory(rota: Rota, tmp_path: Path) -> None:
         }
 
 
+def test_images_that_say_something_else_are_wrong(rota: Rota, tmp_path: Path) -> None:
+    """A source one byte off in one descriptor: the ranks that hold the result of it are named, exit code 1."""
+    out = lowered(rota, tmp_path, "allr", "--ranks", "4", "--size", "4K", "--algorithm", "RING")
+    asked = ("run", str(out), "--fault", "flip:rank=1,section=tx,byte=8,bit=0")
+    ran = rota(*asked)
+    assert (ran.code, ran.out.splitlines()[2].split()[0]) == (1, "WRONG")
+    (record,) = json.loads(rota(*asked, "--json").out)["collectives"]
+    assert record["matches"] is False
+    assert set(record["wrong_ranks"]) == {0, 1, 2, 3}, "an all-reduce hands it to everybody"
+
+
 @pytest.mark.parametrize("algorithm", ["RING", "MESH", "KANGARING"])
 def test_images_of_each_algorithm_run(rota: Rota, tmp_path: Path, algorithm: str) -> None:
     out = lowered(rota, tmp_path, "allr", "--ranks", "16", "--size", "8K", "--algorithm", algorithm)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rota.columns import I64, Workspace, freeze, freeze_columns, owners, pointers, ranges, running_count
+from rota.columns import I64, U8, Workspace, freeze, freeze_columns, owners, pointers, ranges, running_count
 
 COUNTS = st.lists(st.integers(0, 5), max_size=20)
 
@@ -103,6 +104,19 @@ def test_a_workspace_gives_zeros_again_and_again(expected: int) -> None:
         assert memory.size == size
         assert not memory.any()
         memory[:] = 1
+
+
+def test_a_workspace_waits_for_its_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is given out is not touched any more, since it may hold something by then."""
+    touched: list[int] = []
+
+    def late(pages: U8) -> None:
+        time.sleep(0.1)
+        touched.append(pages.size)
+
+    monkeypatch.setattr("rota.columns._touch", late)
+    Workspace(64 << 20).zeros(8)
+    assert touched == [64 << 20]
 
 
 @settings(deadline=None)
