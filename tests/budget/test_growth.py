@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -80,9 +81,11 @@ def _calls(work: Callable[[], Any]) -> int:
 
     work()  # what is imported or cached at the first call
     before = sys.getprofile()
+    gc.disable()  # what others have it call would count
     sys.setprofile(count)
     try:
         work()
     finally:
         sys.setprofile(before)
+        gc.enable()
     return calls

@@ -42,6 +42,15 @@ def test_exact_inputs_are_not_all_zero(dtype: Dtype) -> None:
     assert not (inputs % 1).any()
 
 
+@pytest.mark.parametrize("dtype", [Dtype.BFLOAT16, Dtype.FP32])
+def test_exact_inputs_take_every_value_about_as_often(dtype: Dtype) -> None:
+    """A move that mistakes one element for another is then seen, whichever two they are, nearly always."""
+    asked = Request(EncOp.ALLREDUCE, dtype, 4096, ((0, 1, 2, 3),), CceType.MAX)
+    values, often = np.unique(make_exact_inputs(asked, np.random.default_rng(0)).astype(int), return_counts=True)
+    assert values.tolist() == list(range(-9, 10))
+    assert often.max() < 1.5 * often.min()
+
+
 def added(parts: Sequence[Array], scales: Sequence[float], order: Array) -> Array:
     """Return the sum in one order, rounded to the type after each addition, as a ring does."""
     dtype = parts[0].dtype

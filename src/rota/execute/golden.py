@@ -138,7 +138,7 @@ def make_exact_inputs(request: Request, rng: np.random.Generator) -> Array:
     width = max(1, _EXACT_BLOCK // shape[0])
     for start in range(0, shape[1], width):
         block = out[:, start : start + width]
-        values = _whole(block.shape, 0 if dtype.kind == "u" else -most, most, rng)
+        values = _small_numbers(block.shape, 0 if dtype.kind == "u" else -most, most, rng)
         if request.op in (CceType.ADD, CceType.FMA):
             for number in range(len(request.groups)):
                 _bound(values[number * request.ranks : (number + 1) * request.ranks], scale, holds)
@@ -150,7 +150,7 @@ def make_exact_inputs(request: Request, rng: np.random.Generator) -> Array:
     return out
 
 
-def _whole(shape: tuple[int, ...], least: int, most: int, rng: np.random.Generator) -> NDArray[np.int8]:
+def _small_numbers(shape: tuple[int, ...], least: int, most: int, rng: np.random.Generator) -> NDArray[np.int8]:
     """Return whole numbers of a small range, all about as often: each the upper byte of a random one times how many."""
     size = math.prod(shape)
     drawn = rng.integers(0, _WHOLE, -(-size // 8), np.uint64, endpoint=True).view(np.uint8)[:size]
